@@ -1,0 +1,165 @@
+#include "replayer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "sync/fabric.h"
+
+namespace gradpress::cli {
+
+namespace {
+
+using Gradients = std::vector<std::vector<float>>;
+
+double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
+Time from_us(double time) {
+  return std::chrono::duration_cast<Time>(std::chrono::duration<double, std::micro>(time));
+}
+
+/// Sleeps, so that the CPU is free, to within the timer's slack.
+void sleep_until(Time due) {
+  const Time now = steady_clock().now();
+  if (due > now) std::this_thread::sleep_for(due - now);
+}
+
+/// Student's t with three degrees of freedom: few large values carry most of the norm, as in real
+/// gradients.
+Gradients heavy_tailed(const plan::Trace& trace, unsigned rank) {
+  Gradients gradients;
+  std::minstd_rand random(rank + 1);
+  std::student_t_distribution<float> tails(3.0F);
+  // Drawing is slow: a block of numbers is reused, shifted.
+  constexpr std::size_t kBlock = 65521;
+  std::vector<float> block(kBlock);
+  for (float& value : block) value = 1e-3F * std::clamp(tails(random), -1e6F, 1e6F);
+  std::size_t next = 0;
+  for (const plan::Tensor& tensor : trace.tensors) {
+    std::vector<float>& gradient = gradients.emplace_back(tensor.elements);
+    for (float& value : gradient) {
+      value = block[next];
+      next = next + 1 == kBlock ? 0 : next + 1;
+    }
+    next = random() % kBlock;
+  }
+  return gradients;
+}
+
+/// The slowest rank's value.
+Result<double> slowest(Group& world, double mine) {
+  const auto own = static_cast<float>(mine);
+  std::vector<float> all(world.size());
+  const Status status = world.run({.kind = CollectiveKind::kAllGather,
+                                   .type = DataType::kFloat32,
+                                   .in = std::as_bytes(std::span(&own, 1)),
+                                   .out = std::as_writable_bytes(std::span(all)),
+                                   .tensor = "step time"});
+  if (!status) return tl::unexpected(status);
+  return *std::ranges::max_element(all);
+}
+
+class Player {
+ public:
+  Player(sync::Fabric& fabric, const plan::Trace& trace, engine::Runtime& runtime,
+         Gradients& gradients)
+      : fabric_(fabric), trace_(trace), runtime_(runtime), gradients_(gradients) {
+    source_ = heavy_tailed(trace, fabric.rank());
+  }
+
+  struct Step {
+    double us = 0.0;
+    engine::StepReport report = {};
+    std::vector<plan::Span> spans = {};
+  };
+
+  Result<Step> play(std::uint64_t number) {
+    Group& world = fabric_.group(plan::Phase::kFlat);
+    if (Status status = world.run({.kind = CollectiveKind::kBarrier}); !status) {
+      return tl::unexpected(status);
+    }
+    Step step;
+    const Time began = steady_clock().now();
+    if (Status status = runtime_.begin(number); !status) return tl::unexpected(status);
+    Time due = began + from_us(trace_.forward_us);
+    for (std::uint32_t i = 0; i < trace_.tensors.size(); ++i) {
+      const Time start = due;
+      due += from_us(trace_.tensors[i].ready_gap_us);
+      // In the time an accelerator would take.
+      std::ranges::copy(source_[i], gradients_[i].begin());
+      sleep_until(due);
+      step.spans.push_back({.lane = plan::Lane::kDevice,
+                            .kind = plan::SpanKind::kBackward,
+                            .message = i,
+                            .tensor = i,
+                            .runnable_us = us(start - began),
+                            .start_us = us(start - began),
+                            .end_us = us(due - began)});
+      const Time handed = steady_clock().now();
+      if (Status status = runtime_.ready(i, gradients_[i]); !status) return tl::unexpected(status);
+      due += steady_clock().now() - handed;
+    }
+    auto report = runtime_.wait();
+    if (!report) return tl::unexpected(report.error());
+    const auto longest = slowest(world, us(steady_clock().now() - began));
+    if (!longest) return tl::unexpected(longest.error());
+    step.us = *longest;
+    step.report = *report;
+    step.spans.insert(step.spans.end(), report->spans.begin(), report->spans.end());
+    return step;
+  }
+
+ private:
+  sync::Fabric& fabric_;
+  const plan::Trace& trace_;
+  engine::Runtime& runtime_;
+  Gradients& gradients_;
+  Gradients source_;
+};
+
+Result<Replay> play_all(sync::Fabric& fabric, const plan::Trace& trace, engine::Runtime& runtime,
+                        Gradients& gradients, const ReplayOptions& options) {
+  Player player(fabric, trace, runtime, gradients);
+  Replay replay;
+  std::vector<Player::Step> steps;
+  std::vector<double> exposed;
+  for (unsigned i = 0; i < options.warmup + options.steps; ++i) {
+    auto step = player.play(i);
+    if (!step) return tl::unexpected(step.error());
+    if (options.progress && fabric.rank() == 0) options.progress(i, step->us);
+    if (i < options.warmup) continue;
+    replay.step_us.push_back(step->us);
+    exposed.push_back(step->report.exposed_us);
+    steps.push_back(std::move(*step));
+  }
+  replay.sent = steps.back().report.sent;
+  replay.promised = steps.back().report.promised;
+  std::ranges::sort(exposed);
+  replay.exposed_us = exposed[exposed.size() / 2];
+  std::ranges::sort(steps, {}, &Player::Step::us);
+  replay.spans = std::move(steps[steps.size() / 2].spans);
+  return replay;
+}
+
+}  // namespace
+
+Result<Replay> replay(std::unique_ptr<Group> end, const comm::Topology& topology,
+                      const plan::Trace& trace, const engine::Program& program,
+                      const ReplayOptions& options) {
+  Gradients gradients;
+  for (const plan::Tensor& tensor : trace.tensors) gradients.emplace_back(tensor.elements);
+  auto fabric = sync::Fabric::make(std::move(end), topology);
+  if (!fabric) return tl::unexpected(fabric.error());
+  auto runtime = engine::Runtime::make(program, *fabric, options.runtime, steady_clock());
+  if (!runtime) return tl::unexpected(runtime.error());
+  auto result = play_all(*fabric, trace, **runtime, gradients, options);
+  // First the groups, then the buffers they may still write to after a failure.
+  const auto messages = (*runtime)->dissolve();
+  const sync::Fabric last = std::move(*fabric);
+  return result;
+}
+
+}  // namespace gradpress::cli

@@ -1,0 +1,144 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "base/json.h"
+#include "plan/search/best.h"
+#include "plan/timeline.h"
+#include "plan_input.h"
+#include "verbs.h"
+
+namespace gradpress::cli {
+
+namespace {
+
+struct Arguments {
+  std::string table;
+  std::string traces, clusters;
+  std::string codecs = "randomk:0.01,dgc:0.01,efsign";
+  std::string json;
+};
+
+Result<std::vector<std::string>> json_files(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path().string());
+  }
+  if (error) return fail(Code::kInvalidArgument, folder, ": ", error.message());
+  if (files.empty()) return fail(Code::kInvalidArgument, folder, ": has no .json file");
+  std::ranges::sort(files);
+  return files;
+}
+
+struct Row {
+  std::string model, cluster, codec;
+  plan::SearchReport best;
+  std::vector<std::pair<std::string, double>> others;
+};
+
+Result<Row> compare(const plan::Trace& trace, const plan::Cluster& cluster,
+                    const codec::Spec& spec) {
+  const std::vector<codec::Spec> codecs = {spec};
+  const plan::Request request{{trace, cluster, codecs}, {}};
+  Row row{trace.model, cluster.name, codec::to_text(spec), {}, {}};
+  const auto singles = plan::Buckets::singles(trace.tensors.size());
+  const auto best = plan::search_best(request, singles, &row.best);
+  if (!best) return tl::unexpected(best.error());
+  for (const plan::NamedStrategy& named : plan::strategies()) {
+    if (named.name == "best" || named.name == "optimal") continue;
+    const auto strategy = named.plan(request);
+    if (!strategy) return tl::unexpected(strategy.error());
+    row.others.emplace_back(named.name, plan::predict_us(request.setting, *strategy));
+  }
+  return row;
+}
+
+void print_rows(const std::vector<Row>& rows) {
+  std::printf("%-10s %-12s %-13s %9s %7s %9s  %s\n", "model", "cluster", "codec", "best ms",
+              "bound", "espresso", "closest other");
+  double distance = 0.0;
+  double gain = 0.0;
+  std::size_t beaten = 0;
+  for (const Row& row : rows) {
+    const auto closest =
+        std::ranges::min_element(row.others, {}, [](const auto& other) { return other.second; });
+    double espresso = 0.0;
+    for (const auto& [name, us] : row.others) {
+      if (name == "espresso") espresso = us;
+    }
+    const double best = row.best.value_us;
+    std::printf("%-10s %-12s %-13s %9.3f %6.2f%% %+8.2f%%  %s %+.2f%%\n", row.model.c_str(),
+                row.cluster.c_str(), row.codec.c_str(), best / 1000.0,
+                100.0 * (best / row.best.bound_us - 1.0), 100.0 * (espresso / best - 1.0),
+                closest->first.c_str(), 100.0 * (closest->second / best - 1.0));
+    distance += best / row.best.bound_us - 1.0;
+    gain += espresso / best - 1.0;
+    beaten += closest->second < best * (1.0 - 1e-9) ? 1 : 0;
+  }
+  const auto count = static_cast<double>(rows.size());
+  std::printf(
+      "\n%zu rows; best is beaten in %zu; mean distance from the bound %.2f %%; "
+      "espresso +%.2f %%\n",
+      rows.size(), beaten, 100.0 * distance / count, 100.0 * gain / count);
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.table != "strategies") {
+    return report_wrong("report",
+                        Status::error(Code::kInvalidArgument, "--table: wanted strategies, got \"",
+                                      arguments.table, "\""));
+  }
+  const auto traces = json_files(arguments.traces);
+  if (!traces) return report_wrong("report", traces.error());
+  const auto clusters = json_files(arguments.clusters);
+  if (!clusters) return report_wrong("report", clusters.error());
+  const auto codecs = parse_codecs(arguments.codecs);
+  if (!codecs) return report_wrong("report", codecs.error());
+  std::vector<Row> rows;
+  for (const std::string& cluster_file : *clusters) {
+    const auto cluster = plan::read_cluster(cluster_file);
+    if (!cluster) return report_wrong("report", cluster.error());
+    for (const std::string& trace_file : *traces) {
+      const auto trace = plan::read_trace(trace_file);
+      if (!trace) return report_wrong("report", trace.error());
+      for (const codec::Spec& spec : *codecs) {
+        auto row = compare(*trace, *cluster, spec);
+        if (!row) return report_wrong("report", row.error());
+        rows.push_back(std::move(*row));
+      }
+    }
+  }
+  print_rows(rows);
+  if (arguments.json.empty()) return kSuccess;
+  Json json = {{"rows", Json::array()}};
+  for (const Row& row : rows) {
+    Json strategies = {{"best", row.best.value_us}};
+    for (const auto& [name, us] : row.others) strategies[name] = us;
+    json["rows"].push_back({{"model", row.model},
+                            {"cluster", row.cluster},
+                            {"codec", row.codec},
+                            {"bound_us", row.best.bound_us},
+                            {"iteration_us", std::move(strategies)}});
+  }
+  const Status written = write_json(arguments.json, json);
+  return written ? kSuccess : report_wrong("report", written);
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("report", "tables: every strategy on every model");
+  verb->add_option("--table", arguments->table, "strategies")->required();
+  verb->add_option("--traces", arguments->traces, "folder of trace files")->required();
+  verb->add_option("--clusters", arguments->clusters, "folder of cluster files")->required();
+  verb->add_option("--codec", arguments->codecs, "one row per codec")->capture_default_str();
+  verb->add_option("--json", arguments->json, "write all figures to this file");
+  verb->footer("Example: gradpress report --table strategies --traces traces --clusters clusters");
+  verb->callback([arguments, &exit_code] { exit_code = run(*arguments); });
+}
+
+}  // namespace gradpress::cli

@@ -1,0 +1,6 @@
+# The codec texts that have a fuzzer. A codec that is not built is skipped by its fuzzer at once.
+set(GRADPRESS_FUZZED_CODECS
+  none fp16 bf16 sign efsign onebit
+  topk:0.1 randomk:0.1 dgc:0.1 redsync:0.1 redsync-q:0.1
+  qsgd:2 qsgd:4:block=16 qsgd:8 terngrad natural int8 int8:block=16
+  powersgd:2 acpsgd:2)

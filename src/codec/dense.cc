@@ -1,0 +1,71 @@
+#include "codec/dense.h"
+
+#include "codec/state.h"
+
+namespace gradpress::codec {
+
+DenseCodec::DenseCodec(const Spec& spec, const Traits& traits)
+    : Codec(to_text(spec), traits), spec_(spec) {}
+
+std::size_t DenseCodec::payload_bound(const Shape& shape, unsigned /*round*/) const {
+  return payload_bytes(spec_, shape);
+}
+
+std::unique_ptr<State> DenseCodec::do_make_state(const StateOptions& options, bool feedback) const {
+  return std::make_unique<ResidualState>(options, feedback);
+}
+
+Result<std::size_t> DenseCodec::do_encode(State& state, const EncodeArgs& args,
+                                          std::span<std::byte> out,
+                                          std::span<std::size_t> shard_bytes) const {
+  const auto own = state_of<ResidualState>(name(), state);
+  if (!own) return tl::unexpected(own.error());
+  ResidualState& kept = **own;
+  const StateOptions& options = kept.options();
+  const auto residual_of = [&kept](ShardRange shard) {
+    return kept.has_feedback() ? kept.stored().subspan(shard.begin, shard.count)
+                               : std::span<float>();
+  };
+  bool in_range = true;
+  std::size_t used = 0;
+  for (std::uint32_t index = 0; index < args.shards; ++index) {
+    const ShardRange shard = shard_range(args.grad.size(), args.shards, index);
+    const kernels::FeedbackPass pass{.g = args.grad.subspan(shard.begin, shard.count),
+                                     .residual = residual_of(shard),
+                                     .limit = kGradientLimit};
+    const kernels::RandomKey key =
+        kernels::random_key({.seed = options.seed,
+                             .tensor = options.tensor,
+                             .step = args.step,
+                             .site = options.site,
+                             .shard = std::uint64_t{options.first_shard} + index});
+    shard_bytes[index] = payload_bound(Shape::flat(shard.count), 0);
+    in_range = encode_shard(pass, key, out.subspan(used, shard_bytes[index])) && in_range;
+    used += shard_bytes[index];
+  }
+  if (in_range) return used;
+  if (kept.has_feedback()) {
+    // What the payloads carry goes back in, so that undo finds gradient + residual.
+    std::size_t at = 0;
+    for (std::uint32_t index = 0; index < args.shards; ++index) {
+      const ShardRange shard = shard_range(args.grad.size(), args.shards, index);
+      const Status back =
+          decode_shard(out.subspan(at, shard_bytes[index]), 1.0F, residual_of(shard));
+      if (!back.is_ok()) return tl::unexpected(back);
+      at += shard_bytes[index];
+    }
+    kept.undo(args.grad);
+  }
+  return tl::unexpected(non_finite(name(), args.grad));
+}
+
+Status DenseCodec::do_decode(State& /*state*/, const DecodeArgs& args, std::span<float> dst) const {
+  const std::size_t want = payload_bound(Shape::flat(dst.size()), 0);
+  if (args.payload.size() != want) {
+    return Status::error(Code::kCorruptPayload, name(), ": ", dst.size(), " elements come in ",
+                         want, " B, got ", args.payload.size(), " B");
+  }
+  return decode_shard(args.payload, args.weight, dst);
+}
+
+}  // namespace gradpress::codec

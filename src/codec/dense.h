@@ -1,0 +1,44 @@
+// What the dense quantisers share: every element travels, in a payload of known length per shard.
+#pragma once
+
+#include <gradpress/codec.h>
+
+#include <memory>
+#include <span>
+
+#include "codec/spec.h"
+#include "kernels/feedback.h"
+#include "kernels/random.h"
+
+namespace gradpress::codec {
+
+/// Splits into shards, draws each shard's key, and puts the residual back after an encode that met
+/// elements out of range.
+class DenseCodec : public Codec {
+ public:
+  DenseCodec(const Spec& spec, const Traits& traits);
+
+  std::size_t payload_bound(const Shape& shape, unsigned round) const override;
+
+ protected:
+  const Spec& spec() const { return spec_; }
+
+  /// Writes one shard's payload, exactly payload_bound bytes, and updates its residual. Returns
+  /// whether the gradient was in range; the payload is then still one that decode_shard takes, of
+  /// the elements that were.
+  virtual bool encode_shard(const kernels::FeedbackPass& pass, kernels::RandomKey key,
+                            std::span<std::byte> payload) const = 0;
+  /// Adds weight × the payload's values. The length has been checked.
+  virtual Status decode_shard(std::span<const std::byte> payload, float weight,
+                              std::span<float> dst) const = 0;
+
+ private:
+  std::unique_ptr<State> do_make_state(const StateOptions& options, bool feedback) const override;
+  Result<std::size_t> do_encode(State& state, const EncodeArgs& args, std::span<std::byte> out,
+                                std::span<std::size_t> shard_bytes) const override;
+  Status do_decode(State& state, const DecodeArgs& args, std::span<float> dst) const override;
+
+  Spec spec_;
+};
+
+}  // namespace gradpress::codec

@@ -1,0 +1,102 @@
+#include "codec/levels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace gradpress::codec {
+
+using kernels::SignLevels;
+using kernels::SignSums;
+
+kernels::SignLevels LevelState::sent(std::uint32_t shards, std::uint32_t index) {
+  if (!sent_.empty() && sent_.size() != shards) settle();
+  return sent_.empty() ? SignLevels{} : sent_[index];
+}
+
+void LevelState::set_sent(std::uint32_t shards, std::uint32_t index, SignLevels levels) {
+  sent_.resize(shards);
+  sent_[index] = levels;
+}
+
+void LevelState::correct(std::uint64_t begin, std::span<float> values) const {
+  const auto shards = static_cast<std::uint32_t>(sent_.size());
+  for (std::uint32_t index = 0; index < shards; ++index) {
+    const ShardRange shard = shard_range(elements(), shards, index);
+    const std::uint64_t from = std::max(begin, shard.begin);
+    const std::uint64_t to = std::min(begin + values.size(), shard.begin + shard.count);
+    if (from < to) kernels::subtract_levels(values.subspan(from - begin, to - from), sent_[index]);
+  }
+}
+
+void LevelState::scale_correction(float factor) {
+  for (SignLevels& levels : sent_) {
+    levels = {.positive = levels.positive * factor, .negative = levels.negative * factor};
+    // A negative factor turned every stored sign around.
+    if (std::signbit(factor)) std::swap(levels.positive, levels.negative);
+  }
+}
+
+LevelCodec::LevelCodec(const Spec& spec, const Traits& traits, std::size_t header_floats)
+    : Codec(to_text(spec), traits), spec_(spec), header_bytes_(header_floats * sizeof(float)) {}
+
+std::size_t LevelCodec::payload_bound(const Shape& shape, unsigned /*round*/) const {
+  return payload_bytes(spec_, shape);
+}
+
+std::unique_ptr<State> LevelCodec::do_make_state(const StateOptions& options, bool feedback) const {
+  return std::make_unique<LevelState>(options, feedback);
+}
+
+Result<std::size_t> LevelCodec::do_encode(State& state, const EncodeArgs& args,
+                                          std::span<std::byte> out,
+                                          std::span<std::size_t> shard_bytes) const {
+  const auto own = state_of<LevelState>(name(), state);
+  if (!own) return tl::unexpected(own.error());
+  LevelState& level_state = **own;
+  bool in_range = true;
+  std::size_t used = 0;
+  for (std::uint32_t index = 0; index < args.shards; ++index) {
+    const ShardRange shard = shard_range(args.grad.size(), args.shards, index);
+    const auto grad = args.grad.subspan(shard.begin, shard.count);
+    const auto payload = out.subspan(used, payload_bound(Shape::flat(shard.count), 0));
+    const auto bits = payload.subspan(header_bytes_, (shard.count + 7) / 8);
+    const SignSums sums =
+        level_state.has_feedback()
+            ? kernels::encode_signs(grad, level_state.stored().subspan(shard.begin, shard.count),
+                                    level_state.sent(args.shards, index), kGradientLimit, bits)
+            : kernels::encode_signs(grad, kGradientLimit, bits);
+    const auto padding = payload.subspan(header_bytes_ + bits.size());
+    std::fill(padding.begin(), padding.end(), std::byte{0});
+    const SignLevels chosen = levels(sums, shard.count);
+    write_header(chosen, payload.first(header_bytes_));
+    if (level_state.has_feedback()) level_state.set_sent(args.shards, index, chosen);
+    in_range = in_range && sums.in_range;
+    shard_bytes[index] = payload.size();
+    used += payload.size();
+  }
+  if (!in_range) {
+    level_state.undo(args.grad);
+    return tl::unexpected(non_finite(name(), args.grad));
+  }
+  return used;
+}
+
+Status LevelCodec::do_decode(State& /*state*/, const DecodeArgs& args, std::span<float> dst) const {
+  const std::size_t want = payload_bound(Shape::flat(dst.size()), 0);
+  if (args.payload.size() != want) {
+    return Status::error(Code::kCorruptPayload, name(), ": ", dst.size(), " elements come in ",
+                         want, " B, got ", args.payload.size(), " B");
+  }
+  SignLevels decoded = read_header(args.payload.first(header_bytes_));
+  if (!std::isfinite(decoded.positive) || !std::isfinite(decoded.negative)) {
+    return Status::error(Code::kCorruptPayload, name(), ": a level is ", decoded.positive, " or ",
+                         decoded.negative, ", wanted finite values");
+  }
+  decoded.positive *= args.weight;
+  decoded.negative *= args.weight;
+  kernels::add_levels(args.payload.subspan(header_bytes_), decoded, dst);
+  return {};
+}
+
+}  // namespace gradpress::codec

@@ -1,0 +1,86 @@
+// What a codec's text says, and how many bytes it will send: pure arithmetic, shared by codecs and
+// planner.
+#pragma once
+
+#include <gradpress/codec.h>
+#include <gradpress/shape.h>
+#include <gradpress/status.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gradpress::codec {
+
+enum class Kind : std::uint8_t {
+  kNone,
+  kFp16,
+  kBf16,
+  kSign,
+  kEfSign,
+  kOneBit,
+  kTopK,
+  kRandomK,
+  kDgc,
+  kRedSync,
+  kRedSyncQ,
+  kQsgd,
+  kTernGrad,
+  kNatural,
+  kInt8,
+  kPowerSgd,
+  kAcpSgd,
+};
+
+/// RedSync's choice of a selection method by size, and the search's numbers. Sizes in elements.
+struct RedSyncTuning {
+  std::uint64_t exact_max = 131072;  ///< up to here: exact top-k ("exact=")
+  std::uint64_t trimmed_max =
+      4194304;              ///< up to here: trimmed top-k; above: threshold search ("trimmed=")
+  double trim_start = 0.8;  ///< first trimming ratio ("trim=")
+  double trim_step = 0.2;   ///< its decrement ("trim-step=")
+  double band_low =
+      0.5;  ///< the search accepts k·band_low to k·band_high entries ("low=", "high=")
+  double band_high = 1.5;  ///< what is above k is cut to k by magnitude
+  unsigned probes = 12;    ///< thresholds tried before exact selection takes over ("probes=")
+  unsigned reuse = 5;      ///< steps a found ratio serves; 1 searches every step ("reuse=")
+
+  friend bool operator==(const RedSyncTuning&, const RedSyncTuning&) = default;
+};
+
+/// A parsed codec text. Fields that the kind does not use keep their defaults.
+struct Spec {
+  Kind kind = Kind::kNone;
+  double ratio = 1.0;          ///< sparsifiers: kept share of the elements
+  unsigned bits = 8;           ///< qsgd: 2, 4 or 8
+  std::uint32_t block = 1024;  ///< int8, qsgd: elements per scale ("block=")
+  double clip_sigmas =
+      2.5;            ///< terngrad: clip beyond this many standard deviations, 0 = never ("clip=")
+  unsigned rank = 0;  ///< low-rank codecs
+  double sample = 0.01;  ///< dgc: share of the elements sampled for the threshold ("sample=")
+  RedSyncTuning redsync{};
+
+  friend bool operator==(const Spec&, const Spec&) = default;
+};
+
+/// Parses "name", "name:value" and "name:value:key=number:…".
+/// Errors: kInvalidArgument: unknown name (with the list), missing, malformed or out-of-range
+/// parameter.
+Result<Spec> parse_spec(std::string_view text);
+
+/// The shortest text that parses to `spec`.
+std::string to_text(const Spec& spec);
+
+/// Entries a sparsifier keeps of `elements`: ⌈ratio · elements⌉, the product in IEEE double, at
+/// least 1, at most all.
+std::uint64_t kept_elements(const Spec& spec, std::uint64_t elements);
+
+/// Payload bytes for a tensor of `shape`: exact for fixed-size codecs, the most for the others. For
+/// powersgd `round` 0 is P (rows) and 1 is Q (columns); for acpsgd the same numbers name the two
+/// alternating steps.
+std::uint64_t payload_bytes(const Spec& spec, const Shape& shape, unsigned round = 0);
+
+/// min(rank, rows, cols); 0 for tensors a low-rank codec sends dense.
+std::uint64_t effective_rank(const Spec& spec, const Shape& shape);
+
+}  // namespace gradpress::codec

@@ -1,0 +1,31 @@
+// The backend `gloo`: workers are processes, their messages go by TCP through Gloo's buffers.
+#pragma once
+
+#include <gradpress/group.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "comm/process.h"
+
+namespace gradpress::comm {
+
+struct GlooOptions {
+  ProcessWorld world = {};
+  std::string name = {};
+  std::string interface = {};  ///< empty: the one that reaches the store
+  std::chrono::milliseconds timeout{0};
+  std::chrono::milliseconds start_timeout{0};
+};
+
+/// Whether this build has Gloo.
+bool has_gloo();
+
+/// This process's end of the world. Several ranks may be threads of one process.
+/// Cost:   per process a store connection, a watch and a thread of Gloo's; per group a lane and a
+///         connection to every other member. A message allocates a few small objects.
+/// Errors: as connect_world; kInvalidArgument, naming the package, without Gloo.
+Result<std::unique_ptr<Group>> connect_gloo(const GlooOptions& options);
+
+}  // namespace gradpress::comm

@@ -1,0 +1,377 @@
+#include "engine/calibration.h"
+
+#include <gradpress/codec.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "codec/spec.h"
+#include "plan/cost.h"
+
+namespace gradpress::engine {
+
+namespace {
+
+double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+CollectiveKind kind_of(plan::Collective collective) {
+  switch (collective) {
+    case plan::Collective::kAllReduce:
+      return CollectiveKind::kAllReduce;
+    case plan::Collective::kReduceScatter:
+      return CollectiveKind::kReduceScatter;
+    case plan::Collective::kReduce:
+      return CollectiveKind::kReduce;
+    case plan::Collective::kAllGather:
+      return CollectiveKind::kAllGather;
+    case plan::Collective::kBroadcast:
+      return CollectiveKind::kBroadcast;
+    case plan::Collective::kAllToAll:
+      return CollectiveKind::kAllToAll;
+    case plan::Collective::kGather:
+      return CollectiveKind::kGather;
+  }
+  return CollectiveKind::kBarrier;
+}
+
+/// A and B of the cost model: the line of a cluster whose links have latency 1 µs and take 1 µs a
+/// byte.
+plan::CommCosts unit_costs(const comm::Topology& topology) {
+  constexpr double kOneByteEachUs = 8.0 / 1000.0;
+  plan::Cluster cluster;
+  cluster.topology = {.machines = topology.machines, .workers = topology.workers_per_machine};
+  cluster.intra.link = {.latency_us = 1.0, .gbps = kOneByteEachUs};
+  cluster.inter.link = {.latency_us = 1.0, .gbps = kOneByteEachUs};
+  return plan::CommCosts(cluster);
+}
+
+/// One worker's part of a collective in which every worker holds `bytes` going in.
+struct Buffers {
+  std::vector<float> in;
+  std::vector<float> out;
+
+  Collective call(plan::Collective collective, std::size_t bytes, unsigned members) {
+    const std::size_t floats = std::max<std::size_t>(1, bytes / sizeof(float) / members) * members;
+    const bool collects =
+        collective == plan::Collective::kAllGather || collective == plan::Collective::kGather;
+    const std::size_t out_floats = collects ? floats * members
+                                   : collective == plan::Collective::kReduceScatter
+                                       ? floats / members
+                                       : floats;
+    in.resize(std::max(in.size(), floats));
+    out.resize(std::max(out.size(), out_floats));
+    return {.kind = kind_of(collective),
+            .type = DataType::kFloat32,
+            .in = std::as_bytes(std::span(in).first(floats)),
+            .out = std::as_writable_bytes(std::span(out).first(out_floats)),
+            .tensor = "calibration"};
+  }
+};
+
+struct Payload {
+  std::vector<std::byte> memory;
+  std::size_t used = 0;
+};
+std::span<const std::byte> used_of(const Payload& payload) {
+  return std::span(payload.memory).first(payload.used);
+}
+
+class Calibrator {
+ public:
+  Calibrator(sync::Fabric& fabric, const CalibrationOptions& options, Clock& clock)
+      : fabric_(fabric),
+        world_(fabric.group(plan::Phase::kFlat)),
+        options_(options),
+        clock_(clock) {}
+
+  Result<Calibration> run() {
+    Calibration result{.topology = fabric_.topology()};
+    for (const sync::Link link : {sync::Link::kIntra, sync::Link::kInter}) {
+      if (Status status = measure_link(link, result.links[static_cast<std::size_t>(link)]);
+          !status) {
+        return tl::unexpected(status);
+      }
+    }
+    for (const std::string& text : options_.codecs) {
+      auto costs = measure_codec(text);
+      if (!costs) return tl::unexpected(costs.error());
+      result.codecs.push_back(std::move(*costs));
+    }
+    return result;
+  }
+
+ private:
+  void say(const std::string& what) const {
+    if (options_.progress) options_.progress(what);
+  }
+
+  /// The slowest rank's times, sorted out; the same on every rank.
+  Result<Timing> agreed(std::span<const double> mine) {
+    std::vector<float> all(mine.size() * world_.size());
+    std::vector<float> own(mine.begin(), mine.end());
+    const Status status = world_.run({.kind = CollectiveKind::kAllGather,
+                                      .type = DataType::kFloat32,
+                                      .in = std::as_bytes(std::span(own)),
+                                      .out = std::as_writable_bytes(std::span(all)),
+                                      .tensor = "calibration"});
+    if (!status) return tl::unexpected(status);
+    std::vector<double> slowest(mine.size(), 0.0);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      double& most = slowest[i % mine.size()];
+      most = std::max(most, static_cast<double>(all[i]));
+    }
+    std::ranges::sort(slowest);
+    return Timing{.median_us = slowest[slowest.size() / 2],
+                  .least_us = slowest.front(),
+                  .most_us = slowest.back()};
+  }
+
+  /// One turn on all ranks at once.
+  template <class Work>
+  Result<double> turn_us(const Work& work) {
+    if (Status status = world_.run({.kind = CollectiveKind::kBarrier}); !status) {
+      return tl::unexpected(status);
+    }
+    const Time start = clock_.now();
+    if (Status status = work(); !status) return tl::unexpected(status);
+    return us(clock_.now() - start);
+  }
+
+  Status measure_link(sync::Link link, std::vector<CollectiveFit>& fits) {
+    const plan::CommCosts unit = unit_costs(fabric_.topology());
+    for (std::size_t i = 0; i < plan::kCollectives; ++i) {
+      CollectiveFit fit{.collective = static_cast<plan::Collective>(i)};
+      std::vector<FitPoint> points;
+      for (const plan::Phase phase : phases_of(link)) {
+        say(std::string(plan::to_text(fit.collective)) + "@" + std::string(plan::to_text(phase)));
+        if (Status status = measure_phase(phase, fit); !status) return status;
+      }
+      for (const CollectivePoint& point : fit.points) {
+        const auto line = unit.line(point.phase, fit.collective, false);
+        points.push_back({.alphas = line.fixed_us,
+                          .betas_bytes = line.us_per_byte * static_cast<double>(point.bytes),
+                          .us = point.time.median_us});
+      }
+      if (points.empty()) continue;
+      const Line line = fit_line(points);
+      fit.latency_us = line.alpha_us;
+      fit.gbps = 8.0 / (line.beta_us * 1000.0);
+      for (const FitPoint& point : points) {
+        const double fitted = point.alphas * line.alpha_us + point.betas_bytes * line.beta_us;
+        const double error = std::abs(fitted / point.us - 1.0);
+        fit.worst_error = std::max(fit.worst_error, error);
+        fit.mean_error += error / static_cast<double>(points.size());
+      }
+      fits.push_back(std::move(fit));
+    }
+    return {};
+  }
+
+  /// The phases whose group has several members, on that link; intra2's group is intra1's.
+  std::vector<plan::Phase> phases_of(sync::Link link) const {
+    std::vector<plan::Phase> phases;
+    for (const plan::Phase phase :
+         {plan::Phase::kFlat, plan::Phase::kIntra1, plan::Phase::kInter}) {
+      if (fabric_.link(phase) != link || fabric_.group(phase).size() < 2) continue;
+      // With one worker a machine, or one machine, two phases are the same group of workers.
+      const bool again = std::ranges::any_of(phases, [&](plan::Phase other) {
+        return fabric_.group(other).size() == fabric_.group(phase).size();
+      });
+      if (!again) phases.push_back(phase);
+    }
+    return phases;
+  }
+
+  Status measure_phase(plan::Phase phase, CollectiveFit& fit) {
+    Group& group = fabric_.group(phase);
+    for (const std::size_t bytes : options_.bytes) {
+      const Collective call = buffers_.call(fit.collective, bytes, group.size());
+      std::vector<double> times;
+      // The first turn does not count.
+      for (unsigned turn = 0; turn <= options_.turns; ++turn) {
+        const auto taken = turn_us([&] { return group.run(call); });
+        if (!taken) return taken.error();
+        if (turn > 0) times.push_back(*taken);
+      }
+      const auto time = agreed(times);
+      if (!time) return time.error();
+      fit.points.push_back({.phase = phase, .bytes = call.in.size(), .time = *time});
+      if (time->median_us > us(options_.longest_call)) break;
+    }
+    return {};
+  }
+
+  Result<CodecCosts> measure_codec(const std::string& text) {
+    const auto codec = make_codec(text);
+    if (!codec) return tl::unexpected(codec.error());
+    say((*codec)->name());
+    CodecCosts costs{.codec = (*codec)->name()};
+    for (const std::size_t elements : options_.elements) {
+      const auto point = measure_codec_at(**codec, elements);
+      if (!point) return tl::unexpected(point.error());
+      costs.points.push_back(*point);
+      const double longest = std::max(point->encode.median_us, point->decode.median_us);
+      if (longest > us(options_.longest_codec)) break;
+    }
+    return costs;
+  }
+
+  Result<CodecPoint> measure_codec_at(const Codec& codec, std::size_t elements) {
+    // Near-square matrices: low-rank codecs have nothing to do on others.
+    const auto rows = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(elements)));
+    const Shape shape{rows, elements / rows};
+    const auto state = codec.make_state({.shape = shape, .seed = 1});
+    if (!state) return tl::unexpected(state.error());
+    std::vector<float> gradient(shape.elements());
+    std::mt19937 random(fabric_.rank());
+    std::normal_distribution<float> normal;
+    for (float& value : gradient) value = normal(random);
+    std::vector<float> sum(gradient.size());
+    std::array<Payload, 2> payload;
+    for (unsigned round = 0; round < codec.traits().rounds; ++round) {
+      payload[round].memory.resize(codec.encode_bound(shape, 1, round));
+    }
+    const auto encode_all = [&](unsigned turn) -> Status {
+      for (unsigned round = 0; round < codec.traits().rounds; ++round) {
+        const auto used = codec.encode(
+            **state,
+            {.grad = gradient,
+             .step = turn,
+             .round = round,
+             .reduced = round == 0 ? std::span<const std::byte>() : used_of(payload[round - 1])},
+            payload[round].memory);
+        if (!used) return used.error();
+        payload[round].used = *used;
+      }
+      return {};
+    };
+    const auto decode_last = [&](unsigned turn) -> Status {
+      const Status status = codec.decode(
+          **state, {.payload = used_of(payload[codec.traits().rounds - 1]), .step = turn}, sum);
+      return status ? codec.finish(**state, 1, sum) : status;
+    };
+    std::vector<double> encodes;
+    std::vector<double> decodes;
+    // Whole steps, because some codecs take over what arrived: the first does not count.
+    for (unsigned turn = 0; turn <= options_.turns; ++turn) {
+      std::ranges::fill(sum, 0.0F);
+      const auto encoded = turn_us([&] { return encode_all(turn); });
+      if (!encoded) return tl::unexpected(encoded.error());
+      const auto decoded = turn_us([&] { return decode_last(turn); });
+      if (!decoded) return tl::unexpected(decoded.error());
+      if (turn == 0) continue;
+      encodes.push_back(*encoded / codec.traits().rounds);
+      decodes.push_back(*decoded);
+    }
+    const auto encode = agreed(encodes);
+    if (!encode) return tl::unexpected(encode.error());
+    const auto decode = agreed(decodes);
+    if (!decode) return tl::unexpected(decode.error());
+    return CodecPoint{.elements = shape.elements(), .encode = *encode, .decode = *decode};
+  }
+
+  sync::Fabric& fabric_;
+  Group& world_;
+  const CalibrationOptions& options_;
+  Clock& clock_;
+  Buffers buffers_;
+};
+
+Json to_json(const Timing& timing) {
+  return {
+      {"median_us", timing.median_us}, {"least_us", timing.least_us}, {"most_us", timing.most_us}};
+}
+
+Json link_json(std::span<const CollectiveFit> fits) {
+  // The link's own numbers are its all-reduce's; every collective overrides them.
+  Json collectives = Json::object();
+  Json link = {{"gbps", 1000.0}, {"latency_us", 0.0}};
+  for (const CollectiveFit& fit : fits) {
+    if (fit.collective == plan::Collective::kAllReduce) {
+      link["gbps"] = fit.gbps;
+      link["latency_us"] = fit.latency_us;
+    }
+    Json points = Json::array();
+    for (const CollectivePoint& point : fit.points) {
+      Json row = {{"phase", plan::to_text(point.phase)}, {"bytes", point.bytes}};
+      row.update(to_json(point.time));
+      points.push_back(std::move(row));
+    }
+    collectives[std::string(plan::to_text(fit.collective))] = {{"latency_us", fit.latency_us},
+                                                               {"gbps", fit.gbps},
+                                                               {"fit_mean_error", fit.mean_error},
+                                                               {"fit_worst_error", fit.worst_error},
+                                                               {"measured", std::move(points)}};
+  }
+  if (!collectives.empty()) link["collectives"] = std::move(collectives);
+  return link;
+}
+
+}  // namespace
+
+Line fit_line(std::span<const FitPoint> points) {
+  // Least squares of (A·α + Bb·β − t) / t: every point counts by its relative error.
+  double aa = 0.0;
+  double ab = 0.0;
+  double bb = 0.0;
+  double at = 0.0;
+  double bt = 0.0;
+  for (const FitPoint& point : points) {
+    const double a = point.alphas / point.us;
+    const double b = point.betas_bytes / point.us;
+    aa += a * a;
+    ab += a * b;
+    bb += b * b;
+    at += a;
+    bt += b;
+  }
+  const double determinant = aa * bb - ab * ab;
+  Line line{.alpha_us = (at * bb - bt * ab) / determinant,
+            .beta_us = (bt * aa - at * ab) / determinant};
+  // Neither can be below nothing; the other then takes all.
+  if (line.alpha_us < 0.0) line = {.alpha_us = 0.0, .beta_us = bt / bb};
+  if (line.beta_us <= 0.0) {
+    line = {.alpha_us = at / aa, .beta_us = std::numeric_limits<double>::min()};
+  }
+  return line;
+}
+
+Result<Calibration> calibrate(sync::Fabric& fabric, const CalibrationOptions& options,
+                              Clock& clock) {
+  if (options.turns == 0 || options.bytes.size() < 2 || options.elements.empty()) {
+    return fail(Code::kInvalidArgument, "calibration: wanted turns, two sizes of messages and one ",
+                "of tensors at least, got ", options.turns, ", ", options.bytes.size(), " and ",
+                options.elements.size());
+  }
+  return Calibrator(fabric, options, clock).run();
+}
+
+Json to_cluster_json(const Calibration& calibration, std::string_view name,
+                     std::string_view about) {
+  Json json = {{"format", "gradpress-cluster-1"},
+               {"name", name},
+               {"about", about},
+               {"machines", calibration.topology.machines},
+               {"workers_per_machine", calibration.topology.workers_per_machine},
+               {"intra", link_json(calibration.links[0])},
+               {"inter", link_json(calibration.links[1])}};
+  Json costs = Json::object();
+  for (const CodecCosts& codec : calibration.codecs) {
+    Json points = Json::array();
+    for (const CodecPoint& point : codec.points) {
+      points.push_back({{"elements", point.elements},
+                        {"encode_us", point.encode.median_us},
+                        {"decode_us", point.decode.median_us},
+                        {"encode", to_json(point.encode)},
+                        {"decode", to_json(point.decode)}});
+    }
+    costs[codec.codec] = {{"device", points}, {"host", points}};
+  }
+  json["codec_costs"] = std::move(costs);
+  return json;
+}
+
+}  // namespace gradpress::engine

@@ -1,0 +1,101 @@
+// What the links and the codecs of a running world cost, measured and fitted to the cost model.
+#pragma once
+
+#include <gradpress/status.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "plan/cluster.h"
+#include "plan/option.h"
+#include "sync/fabric.h"
+
+namespace gradpress::engine {
+
+struct CalibrationOptions {
+  std::vector<std::string> codecs = {};
+  /// Bytes one worker holds, ascending: a collective's larger sizes are left out once a call took
+  /// longer than `longest_call`.
+  std::vector<std::size_t> bytes = {1024, 8192, 65536, 262144, 1048576, 4194304};
+  std::vector<std::size_t> elements = {1024, 16384, 131072, 1048576, 4194304};
+  unsigned turns = 7;  ///< per size, after one that does not count
+  std::chrono::milliseconds longest_call{150};
+  std::chrono::milliseconds longest_codec{60};
+  /// Called on every rank with what is measured next: "allgather@inter", "topk:0.01".
+  std::function<void(std::string_view)> progress = {};
+};
+
+/// The slowest rank's time, over the turns.
+struct Timing {
+  double median_us = 0.0;
+  double least_us = 0.0;
+  double most_us = 0.0;
+};
+
+struct CollectivePoint {
+  plan::Phase phase = plan::Phase::kFlat;
+  std::size_t bytes = 0;
+  Timing time = {};
+};
+
+/// time ≈ A · latency + B · bytes · 8 / rate, A and B those of the cost model.
+struct CollectiveFit {
+  plan::Collective collective = plan::Collective::kAllReduce;
+  double latency_us = 0.0;
+  double gbps = 0.0;
+  double worst_error = 0.0;  ///< of the fitted against the measured time, as a share of it
+  double mean_error = 0.0;
+  std::vector<CollectivePoint> points = {};
+};
+
+struct CodecPoint {
+  std::size_t elements = 0;
+  Timing encode = {};  ///< one round's
+  Timing decode = {};  ///< of one payload, with its share of finish
+};
+struct CodecCosts {
+  std::string codec = {};
+  std::vector<CodecPoint> points = {};
+};
+
+/// The same on every rank.
+struct Calibration {
+  comm::Topology topology = {};
+  std::array<std::vector<CollectiveFit>, 2> links =
+      {};  ///< by sync::Link; empty where nothing moves
+  std::vector<CodecCosts> codecs = {};
+};
+
+/// Measures; every rank calls it with the same options. Codecs run on all ranks at the same time,
+/// as they do in a step: workers that share a machine share its cores and memory.
+/// Cost:   seconds; a few times the largest size in memory.
+/// Errors: kInvalidArgument on an unknown codec or no sizes; the groups'.
+Result<Calibration> calibrate(sync::Fabric& fabric, const CalibrationOptions& options,
+                              Clock& clock);
+
+/// The line of least relative error through the points. Requires: at least two different sizes.
+/// `alphas`, `betas`: the cost model's factors of each point.
+struct FitPoint {
+  double alphas = 0.0;
+  double betas_bytes = 0.0;  ///< betas × bytes
+  double us = 0.0;
+};
+struct Line {
+  double alpha_us = 0.0;
+  double beta_us = 0.0;  ///< per byte
+};
+Line fit_line(std::span<const FitPoint> points);
+
+/// The format gradpress-cluster-1, with the fits' errors and spreads beside the numbers.
+/// Both places get the same codec costs: where there is no accelerator both are CPU cores.
+Json to_cluster_json(const Calibration& calibration, std::string_view name, std::string_view about);
+
+}  // namespace gradpress::engine

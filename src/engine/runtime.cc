@@ -1,0 +1,453 @@
+#include "engine/runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gradpress::engine {
+
+namespace {
+
+/// Collectives of one group that a lane starts ahead: the next one is queued while the last still
+/// runs, so that the link does not stand still while the lane wakes up.
+constexpr std::size_t kInFlight = 2;
+
+constexpr double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+bool is_codec(const sync::Stage& stage) { return stage.action.kind != plan::ActionKind::kComm; }
+
+SentBytes minus(const SentBytes& a, const SentBytes& b) {
+  return {.intra = a.intra - b.intra, .inter = a.inter - b.inter};
+}
+
+plan::Lane lane_of(sync::Link link) {
+  return link == sync::Link::kIntra ? plan::Lane::kIntra : plan::Lane::kInter;
+}
+
+}  // namespace
+
+Runtime::Runtime(Program program, sync::Fabric& fabric, const RuntimeOptions& options, Clock& clock)
+    : program_(std::move(program)), fabric_(fabric), options_(options), clock_(clock) {}
+
+Result<std::unique_ptr<Runtime>> Runtime::make(Program program, sync::Fabric& fabric,
+                                               const RuntimeOptions& options, Clock& clock) {
+  if (Status status = check_order(program, fabric.topology()); !status) {
+    return tl::unexpected(status);
+  }
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(program), fabric, options, clock));
+  if (Status status = runtime->prepare(); !status) return tl::unexpected(status);
+  return runtime;
+}
+
+Status Runtime::prepare() {
+  std::size_t tensors = 0;
+  for (const sync::MessageSpec& spec : program_.messages) tensors += spec.members.size();
+  where_.resize(tensors);
+  std::vector<bool> seen(tensors, false);
+  std::size_t most_spans = 0;
+  bool host = false;
+  for (std::uint32_t i = 0; i < program_.messages.size(); ++i) {
+    const sync::MessageSpec& spec = program_.messages[i];
+    auto message = sync::Message::make(spec, fabric_);
+    if (!message) return message.error();
+    for (std::uint32_t k = 0; k < spec.members.size(); ++k) {
+      const std::uint64_t tensor = spec.members[k].tensor;
+      if (tensor >= tensors || seen[tensor]) {
+        return Status::error(Code::kInvalidArgument, "tensor ", spec.members[k].name, ": number ",
+                             tensor, tensor < tensors ? " is used twice" : " is beyond the last");
+      }
+      seen[tensor] = true;
+      where_[tensor].message = i;
+      where_[tensor].member = k;
+    }
+    const auto stages = (*message)->stages();
+    most_spans += stages.size() + spec.members.size();
+    host = host || std::ranges::any_of(stages, [](const sync::Stage& stage) {
+             return is_codec(stage) && stage.action.place == plan::Place::kHost;
+           });
+    journeys_.push_back(std::make_unique<Journey>());
+    journeys_.back()->message = std::move(*message);
+  }
+  if (options_.record_spans) {
+    const MutexLock lock(mutex_);
+    spans_.reserve(most_spans);
+    last_spans_.reserve(most_spans);
+  }
+  if (!options_.pipelining) return {};
+  if (host) threads_.emplace_back([this] { host_lane(); });
+  for (const sync::Link link : {sync::Link::kIntra, sync::Link::kInter}) {
+    if (!program_.order[static_cast<std::size_t>(link)].empty()) {
+      threads_.emplace_back([this, link] { link_lane(link); });
+    }
+  }
+  return {};
+}
+
+Runtime::~Runtime() { stop_lanes(); }
+
+std::vector<std::unique_ptr<sync::Message>> Runtime::dissolve() {
+  stop_lanes();
+  std::vector<std::unique_ptr<sync::Message>> messages;
+  for (const auto& journey : journeys_) messages.push_back(std::move(journey->message));
+  return messages;
+}
+
+void Runtime::stop_lanes() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    host_changed_.notify_all();
+    for (CondVar& changed : link_changed_) changed.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+std::pair<std::uint32_t, std::uint32_t> Runtime::place_of(std::uint32_t tensor) const {
+  return {where_[tensor].message, where_[tensor].member};
+}
+
+bool Runtime::takes_turn(const sync::Stage& stage) const {
+  return !is_codec(stage) && fabric_.group(stage.action.phase).size() > 1;
+}
+
+Status Runtime::begin(std::uint64_t step) {
+  if (Status status = failure(); !status) return status;
+  if (in_step_) {
+    return Status::error(Code::kInvalidArgument, "engine: step ", step_,
+                         " has not been waited for");
+  }
+  step_ = step;
+  in_step_ = true;
+  sent_before_ = fabric_.sent_bytes();
+  for (Where& where : where_) where.is_ready = false;
+  for (const auto& journey : journeys_) {
+    if (Status status = journey->message->begin(step); !status) return status;
+    journey->missing.store(static_cast<std::uint32_t>(journey->message->spec().members.size()),
+                           std::memory_order_relaxed);
+  }
+  const MutexLock lock(mutex_);
+  step_began_ = clock_.now();
+  spans_.clear();
+  unfinished_ = static_cast<std::uint32_t>(journeys_.size());
+  non_finite_ = false;
+  ++steps_begun_;
+  for (CondVar& changed : link_changed_) changed.notify_all();
+  return {};
+}
+
+Status Runtime::ready(std::uint32_t tensor, std::span<float> gradient) {
+  if (tensor >= where_.size()) {
+    return Status::error(Code::kInvalidArgument, "engine: wanted a tensor below ", where_.size(),
+                         ", got ", tensor);
+  }
+  Where& where = where_[tensor];
+  Journey& journey = *journeys_[where.message];
+  const sync::Member& member = journey.message->spec().members[where.member];
+  if (!in_step_ || where.is_ready) {
+    return Status::error(Code::kInvalidArgument, "engine: tensor ", member.name,
+                         in_step_ ? " is ready for the second time in step "
+                                  : " is ready outside a step; the last was ",
+                         step_);
+  }
+  if (gradient.size() != member.shape.elements()) {
+    return Status::error(Code::kInvalidArgument, "engine: tensor ", member.name, " has ",
+                         member.shape.elements(), " elements, got a gradient of ", gradient.size());
+  }
+  where.is_ready = true;
+  const sync::Stage& first = journey.message->stages().front();
+  const Task task{.message = where.message,
+                  .stage = 0,
+                  .member = where.member,
+                  .gradient = gradient,
+                  .runnable_at = clock_.now()};
+  if (options_.pipelining && is_codec(first) && first.action.place == plan::Place::kHost) {
+    const MutexLock lock(mutex_);
+    host_queue_.push_back() = task;
+    host_changed_.notify_one();
+  } else if (options_.pipelining && is_codec(first)) {
+    run_task(task, plan::Lane::kDevice);
+  } else {
+    if (Status status = journey.message->bind(where.member, gradient); !status) return status;
+    if (options_.pipelining && last_member(where.message)) advance(where.message, 0);
+  }
+  if (options_.pipelining) run_due_device_tasks();
+  return failure();
+}
+
+bool Runtime::last_member(std::uint32_t message) {
+  // Release and acquire: the last one sees what the others' first stages wrote.
+  return journeys_[message]->missing.fetch_sub(1, std::memory_order_acq_rel) == 1;
+}
+
+void Runtime::advance(std::uint32_t message, std::uint32_t next) {
+  Journey& journey = *journeys_[message];
+  const auto stages = journey.message->stages();
+  // A group of one member exchanges nothing: no turn to wait for.
+  while (next < stages.size() && !is_codec(stages[next]) && !takes_turn(stages[next])) {
+    Status status = journey.message->start(next);
+    if (status) status = journey.message->wait(next);
+    if (!status) return fail_with(status);
+    ++next;
+  }
+  if (next == stages.size()) {
+    const auto outcome = journey.message->end();
+    if (!outcome) return fail_with(outcome.error());
+    const MutexLock lock(mutex_);
+    non_finite_ = non_finite_ || *outcome == sync::Outcome::kNonFinite;
+    if (--unfinished_ == 0) caller_changed_.notify_one();
+    return;
+  }
+  const sync::Stage& stage = stages[next];
+  const Time now = clock_.now();
+  const MutexLock lock(mutex_);
+  if (!is_codec(stage)) {
+    journey.stage = next;
+    journey.runnable = true;
+    journey.runnable_at = now;
+    link_changed_[static_cast<std::size_t>(stage.link)].notify_one();
+    return;
+  }
+  const Task task{.message = message, .stage = next, .runnable_at = now};
+  if (stage.action.place == plan::Place::kHost) {
+    host_queue_.push_back() = task;
+    host_changed_.notify_one();
+  } else {
+    device_queue_.push_back() = task;
+    device_tasks_.fetch_add(1, std::memory_order_release);
+    caller_changed_.notify_one();
+  }
+}
+
+void Runtime::run_task(const Task& task, plan::Lane lane) {
+  sync::Message& message = *journeys_[task.message]->message;
+  const Time start = clock_.now();
+  Status status;
+  bool all_members = true;
+  if (task.member != kAllMembers) {
+    status = message.bind(task.member, task.gradient);
+    if (status) status = message.run_codec(task.stage, task.member);
+    all_members = last_member(task.message);
+  }
+  // After the members one by one this closes the stage.
+  if (status && all_members) status = message.run_codec(task.stage);
+  if (!status) return fail_with(status);
+  if (options_.record_spans) record(lane, task, start, clock_.now());
+  if (all_members) advance(task.message, task.stage + 1);
+}
+
+void Runtime::run_due_device_tasks() {
+  while (device_tasks_.load(std::memory_order_acquire) > 0) {
+    Task task;
+    {
+      const MutexLock lock(mutex_);
+      task = device_queue_.front();
+      device_queue_.pop_front();
+      device_tasks_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    run_task(task, plan::Lane::kDevice);
+  }
+}
+
+Status Runtime::flush_unready() {
+  for (std::uint32_t tensor = 0; tensor < where_.size(); ++tensor) {
+    Where& where = where_[tensor];
+    if (where.is_ready) continue;
+    const sync::Member& member = program_.messages[where.message].members[where.member];
+    if (!options_.allow_unused) {
+      return Status::error(Code::kInvalidArgument, "engine: tensor ", member.name,
+                           " was not ready when step ", step_,
+                           " was waited for; allow unused tensors if it has no gradient in some "
+                           "steps");
+    }
+    where.stand_in.assign(member.shape.elements(), 0.0F);
+    if (Status status = ready(tensor, where.stand_in); !status) return status;
+  }
+  return {};
+}
+
+void Runtime::run_serially() {
+  for (std::uint32_t i = 0; i < journeys_.size(); ++i) {
+    sync::Message& message = *journeys_[i]->message;
+    for (std::uint32_t stage = 0; stage < message.stages().size(); ++stage) {
+      const sync::Stage& what = message.stages()[stage];
+      const Task task{.message = i, .stage = stage, .runnable_at = clock_.now()};
+      Status status;
+      if (is_codec(what)) {
+        status = message.run_codec(stage);
+      } else {
+        status = message.start(stage);
+        if (status) status = message.wait(stage);
+      }
+      if (!status) return fail_with(status);
+      if (options_.record_spans && (is_codec(what) || takes_turn(what))) {
+        record(is_codec(what) ? plan::Lane::kDevice : lane_of(what.link), task, task.runnable_at,
+               clock_.now());
+      }
+    }
+    advance(i, static_cast<std::uint32_t>(message.stages().size()));
+  }
+}
+
+Result<StepReport> Runtime::wait() {
+  if (!in_step_) {
+    return fail(Code::kInvalidArgument, "engine: wait() without a step begun; the last was ",
+                step_);
+  }
+  const Time called = clock_.now();
+  StepReport report;
+  report.unused = static_cast<unsigned>(
+      std::ranges::count_if(where_, [](const Where& where) { return !where.is_ready; }));
+  if (Status status = flush_unready(); !status) {
+    fail_with(status);
+    return tl::unexpected(status);
+  }
+  if (!options_.pipelining) run_serially();
+  for (;;) {
+    run_due_device_tasks();
+    const MutexLock lock(mutex_);
+    if (!failure_) return tl::unexpected(failure_);
+    if (unfinished_ == 0) {
+      report.outcome = non_finite_ ? sync::Outcome::kNonFinite : sync::Outcome::kDone;
+      last_spans_.swap(spans_);
+      break;
+    }
+    if (device_queue_.empty()) caller_changed_.wait(mutex_);
+  }
+  in_step_ = false;
+  report.exposed_us = us(clock_.now() - called);
+  report.sent = minus(fabric_.sent_bytes(), sent_before_);
+  for (const auto& journey : journeys_) {
+    const SentBytes promised = journey->message->promised_bytes(step_);
+    report.promised.intra += promised.intra;
+    report.promised.inter += promised.inter;
+  }
+  report.spans = last_spans_;
+  return report;
+}
+
+void Runtime::host_lane() {
+  for (;;) {
+    Task task;
+    {
+      const MutexLock lock(mutex_);
+      while (host_queue_.empty() && !stopping_) host_changed_.wait(mutex_);
+      if (stopping_) return;
+      task = host_queue_.front();
+      host_queue_.pop_front();
+      if (!failure_) continue;
+    }
+    run_task(task, plan::Lane::kHost);
+  }
+}
+
+bool Runtime::await_turn(const Turn& turn, CondVar& changed) {
+  const Journey& journey = *journeys_[turn.message];
+  const MutexLock lock(mutex_);
+  while (!stopping_ && failure_ && !(journey.runnable && journey.stage == turn.stage)) {
+    changed.wait(mutex_);
+  }
+  return !stopping_ && failure_.is_ok();
+}
+
+bool Runtime::turn_is_runnable(const Turn& turn) {
+  const Journey& journey = *journeys_[turn.message];
+  const MutexLock lock(mutex_);
+  return failure_ && journey.runnable && journey.stage == turn.stage;
+}
+
+Status Runtime::begin_turn(const Turn& turn, Time& runnable_at) {
+  Journey& journey = *journeys_[turn.message];
+  {
+    const MutexLock lock(mutex_);
+    journey.runnable = false;
+    runnable_at = journey.runnable_at;
+  }
+  return journey.message->start(turn.stage);
+}
+
+void Runtime::link_lane(sync::Link link) {
+  CondVar& changed = link_changed_[static_cast<std::size_t>(link)];
+  const std::vector<Turn>& order = program_.order[static_cast<std::size_t>(link)];
+  const auto phase_of = [&](const Turn& turn) {
+    return journeys_[turn.message]->message->stages()[turn.stage].action.phase;
+  };
+  const auto same_group = [&](const Turn& a, const Turn& b) {
+    return &fabric_.group(phase_of(a)) == &fabric_.group(phase_of(b));
+  };
+  std::array<Time, kInFlight> started{};
+  std::array<Time, kInFlight> runnable_at{};
+  for (std::uint64_t steps = 0;; ++steps) {
+    {
+      const MutexLock lock(mutex_);
+      while (steps_begun_ == steps && !stopping_) changed.wait(mutex_);
+      if (stopping_) return;
+    }
+    Time last_end{0};
+    std::size_t next = 0;
+    for (std::size_t oldest = 0; oldest < order.size(); ++oldest) {
+      while (next < order.size() && next < oldest + kInFlight) {
+        const Turn& turn = order[next];
+        if (next == oldest) {
+          if (!await_turn(turn, changed)) return;
+        } else if (!same_group(order[oldest], turn) || !turn_is_runnable(turn)) {
+          break;
+        }
+        started[next % kInFlight] = clock_.now();
+        if (Status status = begin_turn(turn, runnable_at[next % kInFlight]); !status) {
+          return fail_with(status);
+        }
+        ++next;
+      }
+      const Turn& turn = order[oldest];
+      if (Status status = journeys_[turn.message]->message->wait(turn.stage); !status) {
+        return fail_with(status);
+      }
+      const Time end = clock_.now();
+      if (options_.record_spans) {
+        record(lane_of(link),
+               {.message = turn.message,
+                .stage = turn.stage,
+                .runnable_at = runnable_at[oldest % kInFlight]},
+               std::max(started[oldest % kInFlight], last_end), end);
+      }
+      last_end = end;
+      advance(turn.message, turn.stage + 1);
+    }
+  }
+}
+
+void Runtime::fail_with(const Status& status) {
+  const MutexLock lock(mutex_);
+  if (failure_) failure_ = status;
+  failed_.store(true, std::memory_order_release);
+  caller_changed_.notify_all();
+  host_changed_.notify_all();
+  for (CondVar& changed : link_changed_) changed.notify_all();
+}
+
+Status Runtime::failure() const {
+  if (!failed_.load(std::memory_order_acquire)) return {};
+  const MutexLock lock(mutex_);
+  return failure_;
+}
+
+void Runtime::record(plan::Lane lane, const Task& task, Time start, Time end) {
+  const sync::Message& message = *journeys_[task.message]->message;
+  const plan::Action& action = message.stages()[task.stage].action;
+  const auto& members = message.spec().members;
+  const MutexLock lock(mutex_);
+  spans_.push_back({.lane = lane,
+                    .kind = action.kind == plan::ActionKind::kComm   ? plan::SpanKind::kComm
+                            : action.kind == plan::ActionKind::kComp ? plan::SpanKind::kEncode
+                                                                     : plan::SpanKind::kDecode,
+                    .action = static_cast<std::uint8_t>(task.stage),
+                    .message = task.message,
+                    .tensor = static_cast<std::uint32_t>(task.member == kAllMembers
+                                                             ? members.back().tensor
+                                                             : members[task.member].tensor),
+                    .runnable_us = us(task.runnable_at - step_began_),
+                    .start_us = us(start - step_began_),
+                    .end_us = us(end - step_began_)});
+}
+
+}  // namespace gradpress::engine

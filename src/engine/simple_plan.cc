@@ -1,0 +1,116 @@
+#include "engine/simple_plan.h"
+
+#include <gradpress/codec.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "codec/spec.h"
+#include "plan/fit.h"
+
+namespace gradpress::engine {
+
+namespace {
+
+constexpr std::string_view kSummed = "Comp@device > allreduce@flat > Decomp@device";
+constexpr std::string_view kSummedTwice =
+    "Comp@device > allreduce@flat > Comp@device > allreduce@flat > Decomp@device";
+constexpr std::string_view kGathered = "Comp@device > allgather@flat > Decomp@device";
+constexpr std::string_view kExchanged =
+    "Comp@device > alltoall@flat > Decomp@device > Comp@device > allgather@flat > Decomp@device";
+constexpr std::string_view kRawFlat = "allreduce@flat";
+constexpr std::string_view kRawHierarchical =
+    "reduce-scatter@intra1 > allreduce@inter > allgather@intra2";
+
+bool is_sparse(codec::Kind kind) {
+  switch (kind) {
+    case codec::Kind::kTopK:
+    case codec::Kind::kRandomK:
+    case codec::Kind::kDgc:
+    case codec::Kind::kRedSync:
+    case codec::Kind::kRedSyncQ:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view encoded_path(const codec::Spec& spec, const plan::CodecFit& fit,
+                              bool sum_payloads) {
+  if (fit.rounds == 2) return kSummedTwice;
+  if (fit.whole_tensor || (fit.reducible && sum_payloads)) return kSummed;
+  return is_sparse(spec.kind) ? kGathered : kExchanged;
+}
+
+/// Fills messages in the order of backward.
+class Filler {
+ public:
+  Filler(const plan::Option& option, const SimplePlanOptions& options)
+      : option_(option), options_(options) {}
+
+  void add(sync::Member member, std::vector<sync::MessageSpec>& messages) {
+    if (open_ == kNone) {
+      open_ = messages.size();
+      messages.push_back({.option = option_, .seed = options_.seed});
+      bytes_ = 0;
+    }
+    bytes_ += sizeof(float) * member.shape.elements();
+    messages[open_].members.push_back(std::move(member));
+    if (!options_.fusion || bytes_ >= options_.bucket_bytes) open_ = kNone;
+  }
+
+ private:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+
+  plan::Option option_;
+  const SimplePlanOptions& options_;
+  std::size_t open_ = kNone;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> tensors,
+                                                   std::string_view codec,
+                                                   const comm::Topology& topology,
+                                                   const SimplePlanOptions& options) {
+  const auto spec = codec::parse_spec(codec);
+  if (!spec) return tl::unexpected(spec.error());
+  const plan::CodecFit fit = plan::codec_fit(*spec);
+  const plan::Topology shape_of_world{.machines = topology.machines,
+                                      .workers = topology.workers_per_machine};
+  const bool flat = topology.machines == 1 || topology.workers_per_machine == 1;
+  const auto raw = plan::parse_option(flat ? kRawFlat : kRawHierarchical);
+  if (!raw) return tl::unexpected(raw.error());
+  auto encoded = raw;
+  if (fit.encodes) encoded = plan::parse_option(encoded_path(*spec, fit, options.sum_payloads));
+  if (!encoded) return tl::unexpected(encoded.error());
+
+  std::vector<sync::MessageSpec> messages;
+  Filler raw_filler(*raw, options);
+  Filler encoded_filler(*encoded, options);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Shape& shape = tensors[i].shape;
+    sync::Member member{.name = tensors[i].name, .shape = shape, .tensor = i, .codec = fit.name};
+    const bool encode = fit.encodes && shape.elements() >= options.least_elements &&
+                        plan::why_not(*encoded, fit, shape, shape_of_world).empty() &&
+                        codec::payload_bytes(*spec, shape) < sizeof(float) * shape.elements();
+    if (!encode) member.codec = "none";
+    // Low-rank payloads are float32 and summed: what travels raw travels with them.
+    const bool join = fit.whole_tensor && fit.rounds == 1 && options.fusion;
+    if (encode || join) {
+      encoded_filler.add(std::move(member), messages);
+    } else {
+      raw_filler.add(std::move(member), messages);
+    }
+  }
+  for (sync::MessageSpec& message : messages) {
+    const bool payloads = std::ranges::any_of(
+        message.members, [](const sync::Member& member) { return member.codec != "none"; });
+    if (!payloads) message.option = *raw;
+  }
+  return messages;
+}
+
+}  // namespace gradpress::engine

@@ -1,0 +1,77 @@
+// Machines, workers, two links, and what codecs cost there.
+#pragma once
+
+#include <gradpress/status.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codec/spec.h"
+#include "plan/fit.h"
+#include "plan/option.h"
+
+namespace gradpress::plan {
+
+/// Latency and rate of one link, for each collective (the link's own where nothing else is given).
+struct LinkModel {
+  struct Rate {
+    double latency_us = 0.0;
+    double gbps = 1.0;
+  };
+  Rate link;
+  std::array<std::optional<Rate>, kCollectives> overrides;
+
+  Rate of(Collective collective) const {
+    return overrides[static_cast<std::size_t>(collective)].value_or(link);
+  }
+};
+
+struct CostPoint {
+  std::uint64_t elements = 0;
+  double encode_us = 0.0;
+  double decode_us = 0.0;
+};
+
+/// Piecewise linear in elements: constant below the first point, the last slope above the last one
+/// (never below zero). Requires: at least one point, elements strictly ascending.
+class CostCurve {
+ public:
+  explicit CostCurve(std::vector<CostPoint> points) : points_(std::move(points)) {}
+  double encode_us(std::uint64_t elements) const { return at(elements, &CostPoint::encode_us); }
+  double decode_us(std::uint64_t elements) const { return at(elements, &CostPoint::decode_us); }
+  const std::vector<CostPoint>& points() const { return points_; }
+  /// All times multiplied (a faster or slower codec).
+  CostCurve scaled(double factor) const;
+
+ private:
+  double at(std::uint64_t elements, double CostPoint::*time) const;
+  std::vector<CostPoint> points_;
+};
+
+struct Cluster {
+  std::string name;
+  std::string about;
+  Topology topology;
+  LinkModel intra;
+  LinkModel inter;
+  /// By codec text, then by place.
+  std::map<std::string, std::array<std::optional<CostCurve>, 2>, std::less<>> codec_costs;
+
+  /// The costs of a codec: by its full text ("dgc:0.01"), then by its name ("dgc"). Null when the
+  /// cluster has none at that place.
+  const CostCurve* costs(const codec::Spec& spec, Place place) const;
+  /// Whether the cluster knows the codec at all; the message lists those it knows.
+  Status check_codec(const codec::Spec& spec) const;
+};
+
+/// The format gradpress-cluster-1. Errors: kInvalidArgument, naming file and JSON path: a missing
+/// field, zero machines or workers, a rate or time out of range, a codec that gradpress does not
+/// know, a codec without points or with points out of order.
+Result<Cluster> read_cluster(const std::string& file);
+
+}  // namespace gradpress::plan

@@ -1,0 +1,95 @@
+#include "plan/fit.h"
+
+#include <algorithm>
+
+namespace gradpress::plan {
+
+namespace {
+
+bool adds_numbers(const Action& action) {
+  return action.collective == Collective::kAllReduce ||
+         action.collective == Collective::kReduceScatter ||
+         action.collective == Collective::kReduce;
+}
+
+/// Encodes in a row without a decode between them: the rounds of one encode.
+unsigned rounds_of(const Option& option) {
+  unsigned most = 0;
+  unsigned row = 0;
+  for (const Action& action : option.actions()) {
+    if (action.kind == ActionKind::kDecomp) row = 0;
+    if (action.kind == ActionKind::kComp) most = std::max(most, ++row);
+  }
+  return most;
+}
+
+std::string why_not_low_rank(const Option& option, const CodecFit& codec, const Shape& shape) {
+  if (!shape.is_matrix()) {
+    return codec.name + " compresses matrices, and " + shape.to_string() + " is none: send it raw";
+  }
+  if (option.actions().front().kind != ActionKind::kComp) {
+    return codec.name + " encodes a worker's whole matrix, and here " +
+           to_text(option.actions().front()) + " comes before its Comp";
+  }
+  for (const Action& action : option.actions().first(option.actions().size() - 1)) {
+    if (action.kind == ActionKind::kDecomp) {
+      return codec.name + " decodes once, at the end, from the sum over all workers";
+    }
+    if (action.kind == ActionKind::kComm && action.step != Step::kSecond && !adds_numbers(action)) {
+      return codec.name + " needs the sum of the payloads, and " + to_text(action) +
+             " only collects them";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+CodecFit codec_fit(const codec::Spec& spec) {
+  using codec::Kind;
+  CodecFit fit{.name = codec::to_text(spec)};
+  switch (spec.kind) {
+    case Kind::kNone:
+      fit.encodes = false;
+      break;
+    case Kind::kFp16:
+    case Kind::kBf16:
+    case Kind::kRandomK:
+      fit.reducible = true;
+      break;
+    case Kind::kPowerSgd:
+      fit.rounds = 2;
+      [[fallthrough]];
+    case Kind::kAcpSgd:
+      fit.reducible = true;
+      fit.whole_tensor = true;
+      break;
+    default:
+      break;
+  }
+  return fit;
+}
+
+std::string why_not(const Option& option, const CodecFit& codec, const Shape& shape,
+                    const Topology& topology) {
+  if (topology.machines == 0 || topology.workers == 0) {
+    return "a topology needs machines and workers, got " + std::to_string(topology.machines) +
+           " × " + std::to_string(topology.workers);
+  }
+  if (option.actions().empty()) return "an option without actions synchronises nothing";
+  if (option.is_raw()) return {};
+  if (!codec.encodes) return codec.name + " makes no payloads: only raw options fit it";
+  if (const unsigned rounds = rounds_of(option); rounds != codec.rounds) {
+    return codec.name + " encodes in " + std::to_string(codec.rounds) + " round" +
+           (codec.rounds == 1 ? "" : "s") + ", this option has " + std::to_string(rounds);
+  }
+  for (const Action& action : option.actions()) {
+    if (action.kind == ActionKind::kComm && action.encoded && adds_numbers(action) &&
+        !codec.reducible) {
+      return codec.name + "'s payloads cannot be added up, and " + to_text(action) + " would";
+    }
+  }
+  return codec.whole_tensor ? why_not_low_rank(option, codec, shape) : std::string();
+}
+
+}  // namespace gradpress::plan

@@ -1,0 +1,254 @@
+// Espresso's published algorithm (EuroSys 2023), in the whole tree.
+//
+//   1. Bubbles: tensors sent before a gap in which the links wait for backward gain nothing from a
+//      codec and are no candidates; asked again after every decision.
+//   2. Order: larger tensors first; among equals those whose gradient is computed later.
+//   3. Choice: every device option with all others fixed; the shortest iteration wins.
+//   4. Offload: encoded tensors grouped by (size, option); of a group the q earliest go to the
+//      host, and only the counts are searched.
+//
+// What the paper leaves open is read in its favour (docs/strategies.md has the readings and what
+// each is worth): the start is tried both as hierarchical all-reduce and as each tensor's quickest
+// raw option; among options of equal iteration the quickest wins; where the product of the counts
+// is too large to enumerate, they are searched one group at a time until nothing improves.
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "plan/search/isolated.h"
+#include "plan/search/request.h"
+#include "plan/simulator.h"
+
+namespace gradpress::plan {
+
+namespace {
+
+constexpr std::uint64_t kMostCombinations = 4096;
+/// Iterations that differ by less are equal.
+constexpr double kEqualUs = 1e-6;
+
+/// What "no compression" sends before the first decision.
+enum class Start : std::uint8_t { kHierarchical, kQuickestRaw };
+
+class Espresso {
+ public:
+  Espresso(const Request& request, Start start)
+      : request_(request),
+        comm_(request.setting.cluster),
+        tensors_(request.setting.trace.tensors),
+        simulator_(request.setting.trace, Buckets::singles(tensors_.size())) {
+    Restrictions device = request.tree;
+    device.host = false;
+    const OptionTree tree(device);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const Shape& shape = tensors_[i].shape;
+      const Key key{shape.elements(), shape.is_matrix() ? shape.rows() : 0, request.allowed(i)};
+      auto [at, is_new] = candidates_.try_emplace(key);
+      if (is_new) {
+        at->second = all_candidates(request.setting, comm_, tree, shape, request.allowed(i));
+      }
+      options_.push_back(&at->second);
+      // Candidates stand by their time: the first raw one is the quickest.
+      const auto quickest = std::ranges::find_if(
+          at->second, [](const Candidate& candidate) { return candidate.choice.option.is_raw(); });
+      current_.push_back(
+          start == Start::kQuickestRaw && quickest != at->second.end()
+              ? *quickest
+              : priced(request.setting, comm_, shape, {.option = raw_hierarchical()}));
+    }
+    for (const Candidate& candidate : current_) chains_.push_back(&candidate.chain);
+    for (const Candidate& candidate : current_) change(candidate.loads, 1.0);
+    value_ = simulator_.run(work());
+  }
+
+  double value_us() const { return value_; }
+
+  Strategy run() {
+    choose();
+    if (request_.tree.host) offload();
+    Strategy strategy{.choices = {}, .buckets = Buckets::singles(tensors_.size())};
+    for (const Candidate& candidate : current_) strategy.choices.push_back(candidate.choice);
+    return strategy;
+  }
+
+ private:
+  using Key = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>;
+
+  Work work() const { return {.chains = chains_, .leads = {}, .loads = loads_}; }
+  void change(const Loads& loads, double sign) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) loads_[lane] += sign * loads[lane];
+  }
+  void set(std::size_t tensor, const Candidate& candidate) {
+    change(current_[tensor].loads, -1.0);
+    change(candidate.loads, 1.0);
+    current_[tensor] = candidate;
+  }
+
+  /// Tensors all of whose communication ends before a moment at which the links wait for backward:
+  /// none is busy, and what comes next is the beginning of a tensor's journey. A gap on one link
+  /// alone is no bubble (what the other carries may close it), nor is a tensor's wait for its own
+  /// codec in the middle of its journey (it would begin earlier if the others were shorter).
+  std::vector<bool> before_bubbles() {
+    std::vector<Span> sends;
+    std::ranges::copy_if(simulator_.spans(), std::back_inserter(sends), [](const Span& span) {
+      return span.lane == Lane::kIntra || span.lane == Lane::kInter;
+    });
+    std::ranges::sort(sends, {}, &Span::start_us);
+    double last_bubble = -1.0;
+    double busy_until = -1.0;
+    std::vector<double> sent(tensors_.size(), 0.0);
+    for (const Span& span : sends) {
+      const bool begins = sent[span.message] == 0.0;
+      if (busy_until >= 0.0 && span.start_us > busy_until && begins) last_bubble = busy_until;
+      busy_until = std::max(busy_until, span.end_us);
+      sent[span.message] = std::max(sent[span.message], span.end_us);
+    }
+    std::vector<bool> before(tensors_.size(), false);
+    for (std::size_t i = 0; i < tensors_.size(); ++i) before[i] = sent[i] <= last_bubble;
+    return before;
+  }
+
+  void choose() {
+    std::vector<std::size_t> order(tensors_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::sort(order, [this](std::size_t a, std::size_t b) {
+      if (tensors_[a].elements != tensors_[b].elements) {
+        return tensors_[a].elements > tensors_[b].elements;
+      }
+      return a > b;
+    });
+    std::vector<bool> out = before_bubbles();
+    for (const std::size_t tensor : order) {
+      if (out[tensor]) continue;
+      const Candidate* best = nullptr;
+      const Candidate original = current_[tensor];
+      double best_value = value_;
+      for (const Candidate& candidate : *options_[tensor]) {
+        change(original.loads, -1.0);
+        change(candidate.loads, 1.0);
+        chains_[tensor] = &candidate.chain;
+        const double value = simulator_.probe(work(), tensor, best_value + kEqualUs);
+        change(candidate.loads, -1.0);
+        change(original.loads, 1.0);
+        const double quickest = best == nullptr ? original.total_us : best->total_us;
+        const bool shorter = value <= best_value - kEqualUs;
+        const bool equal = value < best_value + kEqualUs;
+        if (!shorter && !(equal && candidate.total_us < quickest)) continue;
+        best_value = std::min(value, best_value);
+        best = &candidate;
+      }
+      chains_[tensor] = &current_[tensor].chain;
+      if (best == nullptr) continue;
+      set(tensor, *best);
+      value_ = simulator_.rerun(work(), tensor);
+      out = before_bubbles();
+    }
+  }
+
+  struct Group {
+    std::vector<std::size_t> tensors;  ///< by backward order
+    Candidate device;
+    Candidate host;
+    std::size_t offloaded = 0;
+  };
+
+  void apply(Group& group, std::size_t count) {
+    for (std::size_t i = 0; i < group.tensors.size(); ++i) {
+      const bool to_host = i < count;
+      if (to_host == (i < group.offloaded)) continue;
+      set(group.tensors[i], to_host ? group.host : group.device);
+    }
+    group.offloaded = count;
+  }
+
+  void offload() {
+    std::vector<Group> groups;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (current_[i].choice.option.is_raw()) continue;
+      auto group = std::ranges::find_if(groups, [&](const Group& known) {
+        return tensors_[known.tensors.front()].shape == tensors_[i].shape &&
+               known.device.choice == current_[i].choice;
+      });
+      if (group == groups.end()) {
+        Choice host = current_[i].choice;
+        host.option = host.option.moved_to(Place::kHost);
+        groups.push_back({.tensors = {},
+                          .device = current_[i],
+                          .host = priced(request_.setting, comm_, tensors_[i].shape, host)});
+        group = groups.end() - 1;
+      }
+      group->tensors.push_back(i);
+    }
+    std::uint64_t combinations = 1;
+    for (const Group& group : groups) {
+      combinations = std::min(combinations * (group.tensors.size() + 1), kMostCombinations + 1);
+    }
+    if (combinations <= kMostCombinations) {
+      enumerate(groups);
+    } else {
+      descend(groups);
+    }
+  }
+
+  void enumerate(std::vector<Group>& groups) {
+    std::vector<std::size_t> best(groups.size(), 0);
+    for (;;) {
+      std::size_t digit = 0;
+      while (digit < groups.size() && groups[digit].offloaded == groups[digit].tensors.size()) {
+        apply(groups[digit++], 0);
+      }
+      if (digit == groups.size()) break;
+      apply(groups[digit], groups[digit].offloaded + 1);
+      const double value = simulator_.probe(work(), 0, value_);
+      if (value >= value_) continue;
+      value_ = value;
+      for (std::size_t i = 0; i < groups.size(); ++i) best[i] = groups[i].offloaded;
+    }
+    for (std::size_t i = 0; i < groups.size(); ++i) apply(groups[i], best[i]);
+  }
+
+  void descend(std::vector<Group>& groups) {
+    for (bool improved = true; improved;) {
+      improved = false;
+      for (Group& group : groups) {
+        const std::size_t before = group.offloaded;
+        std::size_t best = before;
+        for (std::size_t count = 0; count <= group.tensors.size(); ++count) {
+          apply(group, count);
+          const double value = simulator_.probe(work(), 0, value_);
+          if (value >= value_) continue;
+          value_ = value;
+          best = count;
+        }
+        apply(group, best);
+        improved = improved || best != before;
+      }
+    }
+  }
+
+  const Request& request_;
+  CommCosts comm_;
+  const std::vector<Tensor>& tensors_;
+  Simulator simulator_;
+  std::map<Key, std::vector<Candidate>> candidates_;
+  std::vector<const std::vector<Candidate>*> options_;
+  std::vector<Candidate> current_;
+  std::vector<const Chain*> chains_;
+  Loads loads_{};
+  double value_ = 0.0;
+};
+
+}  // namespace
+
+Result<Strategy> plan_espresso(const Request& request) {
+  if (const Status status = check_costs(request); !status) return tl::unexpected(status);
+  Espresso hierarchical(request, Start::kHierarchical);
+  Strategy best = hierarchical.run();
+  Espresso quickest(request, Start::kQuickestRaw);
+  Strategy other = quickest.run();
+  return quickest.value_us() < hierarchical.value_us() ? other : best;
+}
+
+}  // namespace gradpress::plan

@@ -1,0 +1,28 @@
+// Local search along the critical path: only what decides the end is changed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/search/walk.h"
+
+namespace gradpress::plan {
+
+struct RefineLimits {
+  std::uint64_t tasks = 0;  ///< simulated tasks to spend, a budget that needs no clock
+  double floor_us = 0.0;    ///< nothing is below: reaching it ends the search
+  /// Per class, the candidates to consider; null: all of them.
+  const std::vector<std::vector<std::uint16_t>>* only = nullptr;
+};
+
+/// Improves the walk's incumbent until no move of the neighbourhood helps, the budget is spent or
+/// the floor is reached. Moves: one message, all messages of a class, and those of a class that are
+/// on the critical path (all, the earlier or the later half), each to another candidate.
+/// Returns whether the incumbent is a local optimum.
+bool refine(Walk& walk, const RefineLimits& limits);
+
+/// For local optima: two moves of the same neighbourhood at once, out of those that alone cost the
+/// least. Returns whether such a pair was found and taken.
+bool refine_by_pairs(Walk& walk, const RefineLimits& limits);
+
+}  // namespace gradpress::plan

@@ -1,0 +1,545 @@
+#include "sync/message.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "base/buffer.h"
+#include "codec/frame.h"
+#include "kernels/vector.h"
+#include "sync/description.h"
+#include "sync/route.h"
+#include "sync/site.h"
+#include "sync/workspace.h"
+
+namespace gradpress::sync {
+
+namespace {
+
+using plan::ActionKind;
+
+SentBytes& operator+=(SentBytes& all, const SentBytes& more) {
+  all.intra += more.intra;
+  all.inter += more.inter;
+  return all;
+}
+
+}  // namespace
+
+class Message::Impl {
+ public:
+  static Result<std::unique_ptr<Impl>> make(const MessageSpec& spec, Fabric& fabric);
+
+  const MessageSpec& spec() const { return spec_; }
+  const std::string& description() const { return described_.text; }
+  std::span<const Stage> stages() const { return stages_; }
+
+  Status begin(std::uint64_t step);
+  Status begin(std::uint64_t step, std::span<const std::span<float>> gradients);
+  Status bind(std::size_t member, std::span<float> gradient);
+  Status encode_member(std::size_t stage, std::size_t member);
+  Status run_codec(std::size_t stage);
+  Status start(std::size_t stage);
+  Status wait(std::size_t stage);
+  bool done(std::size_t stage) const;
+  Result<Outcome> end();
+
+  SentBytes promised(std::uint64_t step, std::size_t stage) const;
+  void copy_residual(std::size_t member, std::span<float> out) const;
+  void take_residual(std::size_t member, std::span<float> out);
+  Status give_residual(std::size_t member, std::span<const float> residual);
+  void scale_residuals(float factor);
+
+ private:
+  Impl(MessageSpec spec, Fabric& fabric, Described described)
+      : spec_(std::move(spec)), fabric_(fabric), described_(std::move(described)) {}
+
+  Status make_tables();
+  Status make_sites();
+  const Route& route() const { return routes_[parity_ % routes_.size()]; }
+  const EncodeTask* first_encode(const Route& route, unsigned site) const;
+  unsigned parity_of(std::uint64_t step) const;
+
+  Status check_gradient(std::size_t member, std::span<const float> gradient) const;
+  Status check_bound(std::size_t member) const;
+  Status check_turn(std::size_t stage, ActionKind first, ActionKind second) const;
+  Status decode(const DecodeTask& task);
+  void finish_comm(const CommTask& task);
+  void add_pending(std::size_t member);
+  /// From now on the step counts for nothing: residuals are taken back while that is possible.
+  void poison();
+  void restore();
+  Status failed(Status status);
+
+  const MessageSpec spec_;
+  Fabric& fabric_;
+  Described described_;
+  bool feedback_ = false;  ///< of any member
+  std::vector<Stage> stages_;
+  std::vector<Route> routes_;  ///< two where payload sizes alternate
+  std::optional<Workspace> memory_;
+  std::vector<Site> sites_;
+  std::vector<Buffer<float>> pending_;  ///< residuals given that no state holds; empty: none
+
+  std::uint64_t step_ = 0;
+  unsigned parity_ = 0;
+  unsigned begun_parity_ = 0;  ///< of step_
+  bool in_step_ = false;
+  bool poisoned_ = false;
+  bool overwritten_ = false;  ///< the gradients are no longer what they were
+  std::size_t next_ = 0;      ///< the stage whose turn it is
+  bool started_ = false;
+  Ticket ticket_ = 0;
+  std::vector<bool> bound_;    ///< members whose gradient this step has
+  std::vector<bool> encoded_;  ///< members whose part of the current Comp is done
+};
+
+Result<std::unique_ptr<Message::Impl>> Message::Impl::make(const MessageSpec& spec,
+                                                           Fabric& fabric) {
+  auto described = describe(spec, fabric.topology());
+  if (!described) return tl::unexpected(described.error());
+  std::unique_ptr<Impl> impl(new Impl(spec, fabric, std::move(*described)));
+  Status status = impl->make_tables();
+  if (status.is_ok()) status = impl->make_sites();
+  if (!status.is_ok()) return tl::unexpected(status);
+  return impl;
+}
+
+Status Message::Impl::make_tables() {
+  std::vector<std::uint64_t> elements;
+  std::vector<const Codec*> codecs;
+  for (const MemberCodec& member : described_.members) {
+    elements.push_back(member.shape.elements());
+    codecs.push_back(member.codec);
+    feedback_ = feedback_ || spec_.feedback.value_or(member.codec->traits().needs_feedback);
+  }
+  const std::size_t variants = described_.alternates ? 2 : 1;
+  std::vector<std::size_t> bytes;
+  for (std::size_t i = 0; i < variants; ++i) {
+    RouteInput input{.option = spec_.option,
+                     .topology = fabric_.topology(),
+                     .rank = fabric_.rank(),
+                     .elements = elements,
+                     .codecs = codecs,
+                     .payload_type = described_.payload_type,
+                     .feedback = feedback_};
+    if (described_.low_rank) input.vector_bytes = described_.vector_bytes[i];
+    routes_.push_back(make_route(input));
+    bytes.resize(routes_[i].buffer_bytes.size());
+    std::ranges::transform(bytes, routes_[i].buffer_bytes, bytes.begin(),
+                           [](std::size_t a, std::size_t b) { return std::max(a, b); });
+  }
+  memory_.emplace(bytes, elements.size());
+  for (const plan::Action& action : spec_.option.actions()) {
+    stages_.push_back(
+        {.action = action,
+         .link = action.kind == ActionKind::kComm ? fabric_.link(action.phase) : Link::kInter,
+         .first_codec = stages_.empty() && action.kind == ActionKind::kComp});
+  }
+  bound_.resize(elements.size());
+  encoded_.resize(elements.size());
+  pending_.resize(elements.size());
+  return {};
+}
+
+const EncodeTask* Message::Impl::first_encode(const Route& route, unsigned site) const {
+  for (const Task& task : route.tasks) {
+    const auto* encode = std::get_if<EncodeTask>(&task);
+    if (encode != nullptr && encode->site == site && encode->round == 0) return encode;
+  }
+  return nullptr;
+}
+
+Status Message::Impl::make_sites() {
+  const unsigned rounds = described_.low_rank ? described_.vector_bytes[0].size() : 1;
+  const unsigned sites = spec_.option.encodes() / std::max(1U, rounds);
+  for (unsigned site = 0; site < sites; ++site) {
+    auto made = Site::make(
+        described_.members,
+        {.site = site,
+         .seed = spec_.seed,
+         .feedback = spec_.feedback,
+         .workers = fabric_.topology().workers(),
+         .payload_type = described_.payload_type,
+         .message = codec::hash_of(std::as_bytes(std::span<const char>(described_.text))),
+         .restores = feedback_},
+        first_encode(routes_[0], site));
+    if (!made) return made.error();
+    sites_.push_back(std::move(*made));
+  }
+  return {};
+}
+
+Status Message::Impl::begin(std::uint64_t step) {
+  if (in_step_ && started_) {
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": step ", step,
+                         " was begun while stage ", next_, " of step ", step_,
+                         " is under way: wait() for it first");
+  }
+  if (in_step_) (void)failed({});
+  step_ = step;
+  begun_parity_ = parity_;
+  in_step_ = true;
+  poisoned_ = false;
+  overwritten_ = false;
+  next_ = 0;
+  started_ = false;
+  std::fill(bound_.begin(), bound_.end(), false);
+  std::fill(encoded_.begin(), encoded_.end(), false);
+  return {};
+}
+
+Status Message::Impl::check_gradient(std::size_t member, std::span<const float> gradient) const {
+  const auto& members = described_.members;
+  if (member >= members.size()) {
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": member ",
+                         member, " of ", members.size());
+  }
+  if (gradient.size() == members[member].shape.elements()) return {};
+  return Status::error(Code::kInvalidArgument, "gradient of ", members[member].name, ": wanted ",
+                       members[member].shape.elements(), " elements, got ", gradient.size());
+}
+
+Status Message::Impl::bind(std::size_t member, std::span<float> gradient) {
+  Status status = check_gradient(member, gradient);
+  if (!status.is_ok()) return status;
+  if (!in_step_ || bound_[member]) {
+    return Status::error(Code::kInvalidArgument, "gradient of ", described_.members[member].name,
+                         in_step_ ? ": was bound already in this step" : ": begin() is due first");
+  }
+  memory_->gradients()[member] = gradient;
+  bound_[member] = true;
+  return {};
+}
+
+Status Message::Impl::begin(std::uint64_t step, std::span<const std::span<float>> gradients) {
+  if (gradients.size() != bound_.size()) {
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": wanted ",
+                         bound_.size(), " gradients, got ", gradients.size());
+  }
+  Status status;
+  for (std::size_t i = 0; i < gradients.size() && status.is_ok(); ++i) {
+    status = check_gradient(i, gradients[i]);
+  }
+  if (status.is_ok()) status = begin(step);
+  for (std::size_t i = 0; i < gradients.size() && status.is_ok(); ++i) {
+    status = bind(i, gradients[i]);
+  }
+  return status;
+}
+
+Status Message::Impl::check_bound(std::size_t member) const {
+  if (bound_[member]) return {};
+  return Status::error(Code::kInvalidArgument, "gradient of ", described_.members[member].name,
+                       ": is needed now, and bind() has not been called in this step");
+}
+
+Status Message::Impl::check_turn(std::size_t stage, ActionKind first, ActionKind second) const {
+  if (!in_step_ || stage != next_ || stage >= stages_.size()) {
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": stage ",
+                         stage, " was asked for, ",
+                         in_step_ ? "the next one is " : "begin() is due, not ",
+                         in_step_ ? next_ : stage);
+  }
+  const ActionKind kind = stages_[stage].action.kind;
+  if (kind == first || kind == second) return {};
+  return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": stage ", stage,
+                       " is ", plan::to_text(stages_[stage].action));
+}
+
+/// A failure ends the step; where the gradients are still there, nothing of it stays in residuals.
+Status Message::Impl::failed(Status status) {
+  if (in_step_ && !poisoned_) restore();
+  in_step_ = false;
+  return status;
+}
+
+void Message::Impl::restore() {
+  for (const Task& task : route().tasks) {
+    const auto* encode = std::get_if<EncodeTask>(&task);
+    if (encode == nullptr || encode->round > 0) continue;
+    if (overwritten_ && encode->inputs.front().at.in_gradients()) continue;
+    sites_[encode->site].restore(*encode, step_, *memory_);
+  }
+}
+
+void Message::Impl::poison() {
+  if (std::exchange(poisoned_, true)) return;
+  restore();
+}
+
+void Message::Impl::add_pending(std::size_t member) {
+  if (!pending_[member].empty()) {
+    kernels::add(memory_->gradients()[member], pending_[member].span());
+  }
+}
+
+Status Message::Impl::encode_member(std::size_t stage, std::size_t member) {
+  Status status = check_turn(stage, ActionKind::kComp, ActionKind::kComp);
+  if (!status.is_ok()) return status;
+  if (member >= encoded_.size() || encoded_[member]) {
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": member ",
+                         member, " of ", encoded_.size(), " is not to be encoded");
+  }
+  status = check_bound(member);
+  if (!status.is_ok()) return status;
+  encoded_[member] = true;
+  const auto* task = std::get_if<EncodeTask>(&route().tasks[stage]);
+  if (stage == 0) add_pending(member);
+  if (task == nullptr || poisoned_) return {};
+  const auto health = sites_[task->site].encode(*task, member, step_, *memory_);
+  if (!health) return failed(health.error());
+  if (*health == Health::kPoisoned) poison();
+  return {};
+}
+
+Status Message::Impl::run_codec(std::size_t stage) {
+  Status status = check_turn(stage, ActionKind::kComp, ActionKind::kDecomp);
+  if (!status.is_ok()) return status;
+  const Task& task = route().tasks[stage];
+  if (const auto* decode_task = std::get_if<DecodeTask>(&task)) {
+    status = decode(*decode_task);
+  } else if (stages_[stage].action.kind == ActionKind::kComp) {
+    for (std::size_t member = 0; member < encoded_.size() && status.is_ok(); ++member) {
+      if (!encoded_[member]) status = encode_member(stage, member);
+    }
+    const auto* encode_task = std::get_if<EncodeTask>(&task);
+    if (status.is_ok() && encode_task != nullptr) {
+      sites_[encode_task->site].seal(*encode_task, step_,
+                                     poisoned_ ? Health::kPoisoned : Health::kGood, *memory_);
+    }
+    std::fill(encoded_.begin(), encoded_.end(), false);
+  }
+  if (!status.is_ok()) return status;
+  ++next_;
+  return {};
+}
+
+Status Message::Impl::decode(const DecodeTask& task) {
+  if (!poisoned_) {
+    const auto health = sites_[task.site].decode(task, step_, *memory_);
+    if (!health) return failed(health.error());
+    if (*health == Health::kPoisoned) poison();
+  }
+  if (task.outputs.front().at.in_gradients()) overwritten_ = true;
+  if (!poisoned_) return {};
+  for (const Area& output : task.outputs) std::ranges::fill(memory_->floats(output), kNan);
+  return {};
+}
+
+Status Message::Impl::start(std::size_t stage) {
+  Status status = check_turn(stage, ActionKind::kComm, ActionKind::kComm);
+  if (!status.is_ok()) return status;
+  if (started_) {
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": stage ",
+                         stage, " was started twice");
+  }
+  if (stage == 0) {
+    for (std::size_t member = 0; member < bound_.size() && status.is_ok(); ++member) {
+      status = check_bound(member);
+    }
+    if (!status.is_ok()) return status;
+    for (std::size_t member = 0; member < bound_.size(); ++member) add_pending(member);
+  }
+  started_ = true;
+  const auto* task = std::get_if<CommTask>(&route().tasks[stage]);
+  if (task == nullptr) return {};
+  memory_->copy(task->before);
+  const auto ticket = fabric_.group(task->phase)
+                          .start({.kind = task->kind,
+                                  .type = task->type,
+                                  .in = memory_->bytes(task->in),
+                                  .out = memory_->bytes(task->out),
+                                  .counts = task->counts,
+                                  .receive_counts = task->receive_counts,
+                                  .tensor = described_.tensor});
+  if (!ticket) return failed(ticket.error());
+  ticket_ = *ticket;
+  return {};
+}
+
+Status Message::Impl::wait(std::size_t stage) {
+  Status status = check_turn(stage, ActionKind::kComm, ActionKind::kComm);
+  if (!status.is_ok()) return status;
+  if (!started_) {
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": stage ",
+                         stage, " was not started");
+  }
+  if (const auto* task = std::get_if<CommTask>(&route().tasks[stage])) {
+    if (task->out.at.in_gradients() && task->out.bytes > 0) overwritten_ = true;
+    status = fabric_.group(task->phase).wait(ticket_);
+    if (!status.is_ok()) return failed(status);
+    finish_comm(*task);
+  }
+  started_ = false;
+  ++next_;
+  return {};
+}
+
+void Message::Impl::finish_comm(const CommTask& task) {
+  if (!poisoned_ && std::ranges::any_of(task.probes, [this](const Spot& spot) {
+        const float value = memory_->value(spot);
+        return value != value;
+      })) {
+    poison();
+  }
+  if (poisoned_ && task.type == DataType::kFloat32 && !task.probes.empty()) {
+    std::ranges::fill(memory_->floats(task.out), kNan);
+  } else if (task.scales) {
+    if (described_.votes) {
+      kernels::take_signs(memory_->floats(task.out));
+    } else {
+      kernels::scale(memory_->floats(task.out),
+                     1.0F / static_cast<float>(fabric_.topology().workers()));
+    }
+  }
+  // What a poisoned step would write to the gradients is NaN, and end() writes that.
+  if (task.last && poisoned_) return;
+  memory_->copy(task.after);
+}
+
+bool Message::Impl::done(std::size_t stage) const {
+  if (stage != next_) return stage < next_;
+  if (!started_ || stage >= stages_.size()) return false;
+  const auto* task = std::get_if<CommTask>(&route().tasks[stage]);
+  return task == nullptr || fabric_.group(task->phase).done(ticket_);
+}
+
+Result<Outcome> Message::Impl::end() {
+  if (!in_step_ || next_ != stages_.size()) {
+    return fail(Code::kInvalidArgument, "message of ", described_.tensor, ": ended after ",
+                in_step_ ? next_ : 0, " of ", stages_.size(), " stages");
+  }
+  in_step_ = false;
+  for (Site& site : sites_) site.commit();
+  if (poisoned_) {
+    for (const std::span<float> gradient : memory_->gradients()) std::ranges::fill(gradient, kNan);
+    return Outcome::kNonFinite;
+  }
+  for (Buffer<float>& pending : pending_) pending = Buffer<float>();
+  ++parity_;
+  return Outcome::kDone;
+}
+
+/// Steps alternate as long as they end well; counted from the one that was begun last.
+unsigned Message::Impl::parity_of(std::uint64_t step) const {
+  return static_cast<unsigned>((begun_parity_ + (step - step_)) % 2);
+}
+
+SentBytes Message::Impl::promised(std::uint64_t step, std::size_t stage) const {
+  if (stage >= stages_.size()) return {};
+  const Route& route = routes_[parity_of(step) % routes_.size()];
+  const auto* task = std::get_if<CommTask>(&route.tasks[stage]);
+  return task == nullptr ? SentBytes{} : task->sent;
+}
+
+void Message::Impl::copy_residual(std::size_t member, std::span<float> out) const {
+  std::ranges::fill(out, 0.0F);
+  if (!pending_[member].empty()) kernels::add(out, pending_[member].span());
+  for (unsigned site = 0; site < sites_.size(); ++site) {
+    const EncodeTask* task = first_encode(routes_[0], site);
+    if (task != nullptr && task->counted) sites_[site].add_residual(*task, member, out);
+  }
+}
+
+void Message::Impl::take_residual(std::size_t member, std::span<float> out) {
+  copy_residual(member, out);
+  pending_[member] = Buffer<float>();
+  for (Site& site : sites_) site.clear_residual(member);
+}
+
+Status Message::Impl::give_residual(std::size_t member, std::span<const float> residual) {
+  const MemberCodec& what = described_.members[member];
+  if (residual.size() != what.shape.elements()) {
+    return Status::error(Code::kInvalidArgument, "residual of ", what.name, ": wanted ",
+                         what.shape.elements(), " elements, got ", residual.size());
+  }
+  if (const std::size_t at = kernels::first_out_of_range(residual, kGradientLimit);
+      at != kernels::kAllInRange) {
+    return Status::error(Code::kNonFinite, "residual of ", what.name, ": element ", at, " is ",
+                         residual[at], ", wanted a finite value below ", kGradientLimit);
+  }
+  // A state that holds one piece, or is one of several replicas, cannot take a share of its own.
+  const EncodeTask* first = sites_.empty() ? nullptr : first_encode(routes_[0], 0);
+  if (first != nullptr && first->inputs[member].at.in_gradients() &&
+      sites_.front().has_feedback(member)) {
+    std::vector<float> sum(residual.begin(), residual.end());
+    sites_.front().add_residual(*first, member, sum);
+    return sites_.front().load_residual(member, sum);
+  }
+  if (pending_[member].empty()) pending_[member] = Buffer<float>(residual.size());
+  kernels::add(pending_[member].span(), residual);
+  return {};
+}
+
+void Message::Impl::scale_residuals(float factor) {
+  for (Buffer<float>& pending : pending_) kernels::scale(pending.span(), factor);
+  for (Site& site : sites_) site.scale_residuals(factor);
+}
+
+Message::Message(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Message::~Message() = default;
+
+Result<std::unique_ptr<Message>> Message::make(const MessageSpec& spec, Fabric& fabric) {
+  auto impl = Impl::make(spec, fabric);
+  if (!impl) return tl::unexpected(impl.error());
+  return std::unique_ptr<Message>(new Message(std::move(*impl)));
+}
+
+const MessageSpec& Message::spec() const { return impl_->spec(); }
+std::string Message::description() const { return impl_->description(); }
+std::span<const Stage> Message::stages() const { return impl_->stages(); }
+
+Status Message::begin(std::uint64_t step, std::span<const std::span<float>> gradients) {
+  return impl_->begin(step, gradients);
+}
+Status Message::begin(std::uint64_t step) { return impl_->begin(step); }
+Status Message::bind(std::size_t member, std::span<float> gradient) {
+  return impl_->bind(member, gradient);
+}
+Status Message::run_codec(std::size_t stage, std::size_t member) {
+  return impl_->encode_member(stage, member);
+}
+Status Message::run_codec(std::size_t stage) { return impl_->run_codec(stage); }
+Status Message::start(std::size_t stage) { return impl_->start(stage); }
+Status Message::wait(std::size_t stage) { return impl_->wait(stage); }
+bool Message::done(std::size_t stage) const { return impl_->done(stage); }
+Result<Outcome> Message::end() { return impl_->end(); }
+
+Result<Outcome> Message::run(std::uint64_t step, std::span<const std::span<float>> gradients) {
+  Status status = begin(step, gradients);
+  for (std::size_t stage = 0; stage < stages().size() && status.is_ok(); ++stage) {
+    if (stages()[stage].action.kind == ActionKind::kComm) {
+      status = start(stage);
+      if (status.is_ok()) status = wait(stage);
+    } else {
+      status = run_codec(stage);
+    }
+  }
+  if (!status.is_ok()) return tl::unexpected(status);
+  return end();
+}
+
+SentBytes Message::promised_bytes(std::uint64_t step) const {
+  SentBytes all;
+  for (std::size_t stage = 0; stage < stages().size(); ++stage) {
+    all += impl_->promised(step, stage);
+  }
+  return all;
+}
+SentBytes Message::promised_bytes(std::uint64_t step, std::size_t stage) const {
+  return impl_->promised(step, stage);
+}
+
+void Message::take_residual(std::size_t member, std::span<float> out) {
+  impl_->take_residual(member, out);
+}
+void Message::copy_residual(std::size_t member, std::span<float> out) const {
+  impl_->copy_residual(member, out);
+}
+Status Message::give_residual(std::size_t member, std::span<const float> residual) {
+  return impl_->give_residual(member, residual);
+}
+void Message::scale_residuals(float factor) { impl_->scale_residuals(factor); }
+
+}  // namespace gradpress::sync

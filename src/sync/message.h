@@ -1,0 +1,138 @@
+// One message's journey: 1..n tensors through any option, with any codec, on any group.
+//
+// A message is a list of stages, one per action of its option. A stage is codec work, done by the
+// caller's thread, or a collective, started on its group and waited for. run() does all in a row;
+// an engine runs the stages of many messages beside each other, each stage on its lane.
+//
+// What a worker holds after each stage is defined by the option alone; see docs/options.md.
+#pragma once
+
+#include <gradpress/codec.h>
+#include <gradpress/group.h>
+#include <gradpress/shape.h>
+#include <gradpress/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/option.h"
+#include "sync/fabric.h"
+
+namespace gradpress::sync {
+
+struct Member {
+  std::string name = {};  ///< names the tensor in errors
+  Shape shape = {};
+  std::uint64_t tensor = 0;  ///< its number in the model, the same on every rank
+  /// Of the members of one message all have the same codec, but where payloads are summed by
+  /// collectives: there `none` may travel beside another codec with float32 payloads (ACP-SGD's
+  /// 1-D tensors).
+  std::string codec = "none";
+};
+
+struct MessageSpec {
+  std::vector<Member> members = {};
+  plan::Option option = {};
+  std::uint64_t seed = 0;
+  /// Error feedback at every encode that loses something; none: what the codec needs.
+  std::optional<bool> feedback = {};
+};
+
+struct Stage {
+  plan::Action action = {};
+  Link link = Link::kInter;  ///< of a collective
+  bool first_codec = false;  ///< the first Comp: can be run member by member, as each is ready
+};
+
+/// How a step ended, the same on every rank.
+enum class Outcome : std::uint8_t {
+  /// Raw options do not look at the numbers: NaN and infinity flow through them.
+  kDone,
+  /// A gradient somewhere held NaN, infinity or a value of kGradientLimit and above. All gradients
+  /// of the message are NaN now on every rank, and every residual is as it was before the step, to
+  /// rounding.
+  kNonFinite,
+};
+
+/// Threads: one at a time; stages of different messages may run at the same time on different
+///          threads. Collectives of one group are started in the same order on all ranks: the
+///          caller's duty.
+/// Memory:  residuals, buffers for this option; allocated by make(), nothing per step.
+/// Errors:  whatever stage returns one, the step is over on this rank. Residuals are as they were
+///          before it, to rounding, unless the gradients were being overwritten already; those are
+///          unspecified.
+class Message {
+ public:
+  /// Requires: the fabric outlives the message.
+  /// Errors:   kInvalidArgument: no members, a codec that does not exist, an option that the codec
+  ///           or the topology cannot take (plan::why_not's sentence).
+  static Result<std::unique_ptr<Message>> make(const MessageSpec& spec, Fabric& fabric);
+  ~Message();
+
+  const MessageSpec& spec() const;
+  /// What all ranks must agree on, as text: members, shapes, codecs, option, topology, seed.
+  std::string description() const;
+  std::span<const Stage> stages() const;
+
+  /// Begins a step. gradients[i] is member i's, read by the first stages and overwritten by the
+  /// last with the mean over all workers. Requires: they live until the step's end. A step that was
+  /// begun and not ended is given up: residuals return to what they were.
+  /// Errors: kInvalidArgument on sizes that are not the members'.
+  Status begin(std::uint64_t step, std::span<const std::span<float>> gradients);
+  /// The same in parts: each member's gradient is handed over when it is ready. run_codec(stage,
+  /// member) needs that member's alone, start() and whole codec stages need all.
+  Status begin(std::uint64_t step);
+  Status bind(std::size_t member, std::span<float> gradient);
+  /// One member's part of the first Comp (see Stage::first_codec), in any order of members; the
+  /// others' may come later.
+  Status run_codec(std::size_t stage, std::size_t member);
+  /// A whole codec stage, or what is left of it.
+  Status run_codec(std::size_t stage);
+  /// Starts a collective stage; wait() ends it. Between them nothing else of this message runs.
+  Status start(std::size_t stage);
+  Status wait(std::size_t stage);
+  bool done(std::size_t stage) const;
+  /// After the last stage.
+  Result<Outcome> end();
+
+  /// All of it in a row.
+  Result<Outcome> run(std::uint64_t step, std::span<const std::span<float>> gradients);
+
+  /// Bytes this rank sends in that step, per link: what the audit compares with the groups'
+  /// counters. Where sizes alternate (ACP-SGD), it is counted from the step begun last, or else
+  /// from step 0, as if every step since ended well.
+  SentBytes promised_bytes(std::uint64_t step) const;
+  SentBytes promised_bytes(std::uint64_t step, std::size_t stage) const;
+
+  /// What error feedback keeps of a member, as this rank's share: the sum over all ranks' shares is
+  /// all that was not yet applied, in units of one worker's gradient (identical replicas are
+  /// counted once). take leaves zero behind, so that a new message can be given it: nothing is lost
+  /// when a plan changes.
+  /// Requires: out.size() == elements; between steps.
+  void take_residual(std::size_t member, std::span<float> out);
+  void copy_residual(std::size_t member, std::span<float> out) const;
+  /// Adds to the first encode's residual; without an encode or feedback it is kept and added to the
+  /// next step's gradient.
+  Status give_residual(std::size_t member, std::span<const float> residual);
+  /// Multiplies all residuals (a changed loss scale). Requires: a finite factor.
+  void scale_residuals(float factor);
+
+ private:
+  class Impl;
+  explicit Message(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Whether every rank has the same description; costs one small all-gather. To be called before
+/// the first step of a plan.
+/// Errors: kInvalidArgument on every rank, naming two ranks that differ and the first line that
+///         does; the group's own.
+Status check_agreement(Group& world, std::string_view description);
+
+}  // namespace gradpress::sync

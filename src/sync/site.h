@@ -1,0 +1,100 @@
+// One encode site of an option: every member's state there, and the work of encoding into blocks
+// and decoding out of them.
+#pragma once
+
+#include <gradpress/codec.h>
+#include <gradpress/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sync/route.h"
+#include "sync/workspace.h"
+
+namespace gradpress::sync {
+
+/// What the states of one message have in common.
+struct MemberCodec {
+  const Codec* codec = nullptr;
+  Shape shape = {};
+  std::uint64_t tensor = 0;
+  std::string name = {};
+};
+
+struct SiteOptions {
+  unsigned site = 0;
+  std::uint64_t seed = 0;
+  std::optional<bool> feedback = {};
+  std::uint32_t workers = 1;
+  DataType payload_type = DataType::kBytes;
+  std::uint64_t message = 0;  ///< what frames name it by
+  bool restores = false;      ///< whether any encode of the message has feedback
+};
+
+/// Whether a gradient that is not finite has been met, here or by whoever sent what is decoded.
+enum class Health : std::uint8_t { kGood, kPoisoned };
+
+/// Threads: one at a time.
+class Site {
+ public:
+  /// `task` is this rank's encode, null when it only decodes here.
+  /// Errors: make_state's.
+  static Result<Site> make(std::span<const MemberCodec> members, const SiteOptions& options,
+                           const EncodeTask* task);
+
+  /// Encodes one member's input. `step` as in begin(). Poisoned: the residual is as it was.
+  Result<Health> encode(const EncodeTask& task, std::size_t member, std::uint64_t step,
+                        Workspace& memory);
+  /// After all members: headers and checksums; poisoned blocks say so or are NaN.
+  void seal(const EncodeTask& task, std::uint64_t step, Health health, Workspace& memory);
+
+  /// Writes the sum of the blocks to the outputs, and the result where the task is the last.
+  /// Poisoned: the outputs are untouched, if there is anything to restore.
+  /// Errors: kCorruptPayload, naming sender and tensor.
+  Result<Health> decode(const DecodeTask& task, std::uint64_t step, Workspace& memory);
+
+  /// Takes back what this step's encode did to the residuals. Requires: inputs and payloads are as
+  /// encode left them. Cost: a few passes and memory for one tensor, on a path for bad luck only.
+  void restore(const EncodeTask& task, std::uint64_t step, Workspace& memory);
+  /// The step counts: there is nothing to restore.
+  void commit();
+
+  bool has_feedback(std::size_t member) const;
+  /// Adds a member's residual to its place in the tensor.
+  void add_residual(const EncodeTask& task, std::size_t member, std::span<float> tensor) const;
+  Status load_residual(std::size_t member, std::span<const float> residual);
+  void clear_residual(std::size_t member);
+  void scale_residuals(float factor);
+
+ private:
+  struct Kept {
+    std::unique_ptr<State> encoder;  ///< null where this rank never encodes
+    std::unique_ptr<State> decoder;  ///< where it does not
+    bool encoded = false;            ///< in this step, and well
+
+    State& for_decoding() const { return encoder ? *encoder : *decoder; }
+  };
+
+  Site(std::span<const MemberCodec> members, const SiteOptions& options)
+      : members_(members), options_(options) {}
+
+  Result<std::size_t> encode_blocks(const EncodeTask& task, std::size_t member,
+                                    const EncodeArgs& args, Workspace& memory);
+  Result<Health> check_blocks(const DecodeTask& task, std::uint64_t step, Workspace& memory) const;
+  Status decode_member(const DecodeTask& task, std::size_t member, std::uint64_t step,
+                       Workspace& memory);
+  codec::FrameKey key(std::uint64_t step, const PlacedBlock& block) const;
+
+  std::span<const MemberCodec> members_;  ///< the message's
+  SiteOptions options_;
+  std::vector<Kept> kept_;  ///< per member
+  Buffer<std::byte> scratch_;
+  std::vector<std::size_t> shard_bytes_;
+};
+
+}  // namespace gradpress::sync

@@ -1,0 +1,52 @@
+// The memory that a message's stages work in: its own buffers, and the gradients of the step.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/buffer.h"
+#include "sync/route.h"
+
+namespace gradpress::sync {
+
+class Workspace {
+ public:
+  Workspace(std::span<const std::size_t> buffer_bytes, std::size_t members) : gradients_(members) {
+    buffers_.reserve(buffer_bytes.size());
+    for (const std::size_t bytes : buffer_bytes) buffers_.emplace_back(bytes);
+  }
+
+  std::vector<std::span<float>>& gradients() { return gradients_; }
+
+  std::span<std::byte> bytes(const Area& area) {
+    if (area.bytes == 0) return {};
+    if (area.at.in_gradients()) {
+      return std::as_writable_bytes(gradients_[area.at.member]).subspan(area.at.offset, area.bytes);
+    }
+    return buffers_[area.at.buffer].span().subspan(area.at.offset, area.bytes);
+  }
+  /// Requires: the area holds floats.
+  std::span<float> floats(const Area& area) {
+    const std::span<std::byte> raw = bytes(area);
+    return {reinterpret_cast<float*>(raw.data()), raw.size() / sizeof(float)};
+  }
+  float value(const Spot& spot) { return floats({.at = spot, .bytes = sizeof(float)}).front(); }
+
+  void copy(std::span<const Transfer> transfers) {
+    for (const Transfer& transfer : transfers) {
+      std::memcpy(bytes({.at = transfer.to, .bytes = transfer.bytes}).data(),
+                  bytes({.at = transfer.from, .bytes = transfer.bytes}).data(), transfer.bytes);
+    }
+  }
+
+ private:
+  std::vector<Buffer<std::byte>> buffers_;
+  std::vector<std::span<float>> gradients_;
+};
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+}  // namespace gradpress::sync

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""replay_test.py GRADPRESS: profile writes a cluster that plan and replay take; replay's bytes are those promised."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = sys.argv.pop(1)
+WORLD = ["--workers", "4", "--local-size", "2", "--link", "1gbit,50us"]
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, f"{arguments}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def write_trace(path):
+    tensors = [{"name": f"layer{i}.{kind}", "shape": shape, "elements": elements, "ready_gap_us": 300}
+               for i in range(6)
+               for kind, shape, elements in (("bias", [64], 64), ("weight", [64, 96], 6144))]
+    path.write_text(json.dumps({"format": "gradpress-trace-1", "model": "small", "forward_us": 500, "tensors": tensors}))
+
+
+class Replay(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.path = pathlib.Path(cls.folder.name)
+        cls.trace = str(cls.path / "trace.json")
+        write_trace(cls.path / "trace.json")
+        cls.cluster = str(cls.path / "cluster.json")
+        cls.said = run("profile", *WORLD, "--codecs", "efsign,topk:0.01,acpsgd:4", "-n", "3", "--out", cls.cluster)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_profile_writes_what_plan_reads(self):
+        cluster = json.loads(pathlib.Path(self.cluster).read_text())
+        self.assertEqual(cluster["format"], "gradpress-cluster-1")
+        self.assertEqual((cluster["machines"], cluster["workers_per_machine"]), (2, 2))
+        self.assertGreater(cluster["inter"]["collectives"]["allreduce"]["gbps"], 0)
+        self.assertIn("fit_worst_error", cluster["intra"]["collectives"]["allgather"])
+        # Larger sizes are left out where a codec takes long.
+        sizes = [point["elements"] for point in cluster["codec_costs"]["efsign"]["host"]]
+        self.assertTrue(sizes and sizes == sorted(set(sizes)), sizes)
+        self.assertLessEqual(max(map(len, self.said.splitlines())), 100)
+        run("plan", "--trace", self.trace, "--cluster", self.cluster, "--codec", "efsign")
+
+    def test_replay_keeps_its_promises(self):
+        for codec in ("none", "efsign", "topk:0.01", "acpsgd:4", "efsign,topk:0.01"):
+            out = self.path / "replay.json"
+            said = run("replay", *WORLD, "--trace", self.trace, "--cluster", self.cluster, "--codec", codec,
+                       "-n", "3", "-w", "1", "--json", str(out), "--html", str(self.path / "replay.html"))
+            row = json.loads(out.read_text())
+            self.assertEqual(row["wire_bytes"], row["promised_bytes"], codec)
+            self.assertGreater(row["wire_bytes"], 0)
+            self.assertGreater(row["predicted_us"], 0)
+            # Backward and forward alone take as long.
+            self.assertGreater(row["measured_us"], 500 + 12 * 300)
+            self.assertLessEqual(row["measured_min_us"], row["measured_max_us"])
+            self.assertLessEqual(max(map(len, said.splitlines())), 100)
+
+    def test_replay_plays_a_plan_file(self):
+        plan = str(self.path / "plan.json")
+        run("plan", "--trace", self.trace, "--cluster", self.cluster, "--codec", "efsign", "--json", plan)
+        said = run("replay", *WORLD, "--trace", self.trace, "--cluster", self.cluster, "--plan", plan, "-n", "2")
+        self.assertIn("predicted", said)
+
+    def test_replay_without_a_cluster_and_in_a_row(self):
+        said = run("replay", *WORLD, "--trace", self.trace, "--codec", "acpsgd:4", "-n", "2", "--serial")
+        self.assertIn("measured", said)
+
+    def test_wrong_input_is_told(self):
+        said = run("replay", "--workers", "2", "--trace", self.trace, "--cluster", self.cluster, code=2)
+        self.assertIn("workers", said)
+        run("replay", *WORLD, "--trace", str(self.path / "absent.json"), code=2)
+        run("replay", *WORLD, "--trace", self.trace, "--plan", "p.json", code=2)
+        run("profile", *WORLD, "--codecs", "nonsense", "--out", str(self.path / "c.json"), code=2)
+
+
+if __name__ == "__main__":
+    unittest.main()
