@@ -76,7 +76,7 @@ def narrowed(version):
     subprocess.run(["clang++", "-std=c++17", "-O1", "-fPIC", "-shared", "-fno-rtti", "-isystem", headers, str(SCOPE),
                     "-o", str(fresh)], check=True)
     said = subprocess.run(
-        ["clang-tidy", "--quiet", f"--load={fresh}", arguments[1], str(FINDINGS), "--", "-std=c++20"],
+        ["clang-tidy", "--quiet", f"--load={fresh}", arguments[1], str(FINDINGS), "--", "-std=c++20", "-Wall"],
         capture_output=True, text=True, check=False).stdout
     found = {int(line) for line in re.findall(rf"{re.escape(str(FINDINGS))}:(\d+):\d+: error:", said)}
     wanted = {number for number, line in enumerate(FINDINGS.read_text().splitlines(), 1) if line.endswith("// wrong")}

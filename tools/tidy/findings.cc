@@ -1,7 +1,7 @@
 // What clang-tidy must still find when own_code_scope.cc narrows its view: tidy.py wants findings
 // in the lines marked `wrong` and in no others. They are of different kinds of checks: by matcher,
-// by data flow, by the preprocessor, over the whole unit; in a namespace, a template, a lambda, a
-// macro. No target builds this.
+// by data flow, by the preprocessor, over the whole unit, by the compiler; in a namespace, a
+// template, a lambda, a macro. No target builds this.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -44,6 +44,7 @@ int everything() {
   const int* nothing = 0;                                                                 // wrong
   std::string_view none = nullptr;                                                        // wrong
   const auto lambda = [](std::string text) { return text.c_str() == std::string("a"); };  // wrong
+  const int unused = 3;                                                                   // wrong
   std::vector<int> numbers;
   for (int i = 0; i < 10; ++i) numbers.push_back(i);  // wrong
   if (is_empty(numbers)) {
