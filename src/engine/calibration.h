@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,6 +73,27 @@ struct Calibration {
   std::array<std::vector<CollectiveFit>, 2> links =
       {};  ///< by sync::Link; empty where nothing moves
   std::vector<CodecCosts> codecs = {};
+};
+
+/// The same in parts, for whoever has other things to do between them. Every rank calls it alike.
+class Calibrator {
+ public:
+  /// Requires: fabric and clock outlive it; options that calibrate() takes.
+  Calibrator(sync::Fabric& fabric, CalibrationOptions options, Clock& clock);
+  ~Calibrator();
+  Calibrator(Calibrator&&) noexcept;
+
+  /// Measures one size of one collective or codec. False: there was nothing left to measure.
+  /// Errors: as calibrate().
+  Result<bool> advance();
+  /// What the slowest rank has spent so far, at least: the same on every rank.
+  double spent_us() const;
+  /// Requires: advance() returned false.
+  const Calibration& result() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 /// Measures; every rank calls it with the same options. Codecs run on all ranks at the same time,

@@ -7,13 +7,17 @@
 #include <set>
 #include <utility>
 
+#include "engine/auto_world.h"
+#include "engine/autopilot.h"
 #include "engine/checkpoint.h"
+#include "engine/exchange.h"
 #include "engine/hand_over.h"
 #include "engine/planned.h"
 #include "engine/program.h"
 #include "engine/recorder.h"
 #include "engine/runtime.h"
 #include "engine/simple_plan.h"
+#include "engine/summary.h"
 #include "engine/velocity.h"
 #include "plan/plan_file.h"
 #include "plan/policy.h"
@@ -31,6 +35,8 @@ using engine::Runtime;
 /// What the audit lets pass: the layouts are exact, so that more is a fault of ours or of a
 /// backend.
 constexpr double kAuditLimit = 0.01;
+
+constexpr std::string_view kAuto = "auto";
 
 std::uint64_t total(const SentBytes& bytes) { return bytes.intra + bytes.inter; }
 
@@ -60,7 +66,9 @@ class PlainEngine final : public Engine {
         tensors_(std::move(tensors)),
         options_(std::move(options)),
         clock_(clock),
-        recorder_(tensors_.size()) {
+        exchange_(fabric_->group(plan::Phase::kFlat)),
+        recorder_(tensors_.size()),
+        pilot_recorder_(tensors_.size()) {
     if (options_.momentum) {
       velocity_.emplace(*options_.momentum, fabric_->topology().workers(), tensors_.size());
     }
@@ -83,7 +91,9 @@ class PlainEngine final : public Engine {
   }
   Status set_codec(std::string_view codec) override;
   Status set_plan(const Plan& plan) override;
-  std::string running() const override { return running_; }
+  std::string running() const override {
+    return pilot_ ? "auto (" + pilot_->state() + ")" : running_;
+  }
   Plan plan() const override;
   void scale_residuals(float factor) override;
   void copy_residual(std::size_t tensor, std::span<float> out) const override;
@@ -104,13 +114,21 @@ class PlainEngine final : public Engine {
   Result<EngineStep> end_step();
   /// Whether all gradients were in range.
   bool add_momentum();
+  Status start_auto();
+  /// Lets the autopilot look at the step that ended.
+  Status steer();
   Status audit(const EngineStep& step);
 
+  /// `codec`, and what the rules say.
   Result<Programs> codec_programs(std::string_view codec) const;
+  Result<Programs> raw_programs() const;
+  Result<Programs> simple_programs(const std::vector<std::string>& codecs) const;
   /// Makes the programs what runs from the next step on, on all ranks or none.
   Status install(Result<Programs> programs, std::string running);
   Status make_runtimes(const Programs& programs, std::vector<std::unique_ptr<Runtime>>& made) const;
   Status between_steps(std::string_view what) const;
+  /// Goes on with the plan of a checkpoint.
+  Status run_saved_plan(const std::string& text);
   void say_what_is_not_in_effect() const;
   void say(const std::string& line) const {
     if (options_.log) options_.log(line);
@@ -120,36 +138,25 @@ class PlainEngine final : public Engine {
   const std::vector<engine::TensorSpec> tensors_;
   const EngineOptions options_;
   Clock& clock_;
+  engine::Exchange exchange_;
   std::string running_;
   std::string description_;
   Programs programs_;
   std::vector<std::unique_ptr<Runtime>> runtimes_;              ///< one, or two that take turns
   std::vector<std::vector<std::vector<std::string>>> actions_;  ///< texts of their stages
   std::optional<engine::Velocity> velocity_;
-  engine::TraceRecorder recorder_;
+  engine::TraceRecorder recorder_;        ///< the user's
+  engine::TraceRecorder pilot_recorder_;  ///< the autopilot's
   std::vector<plan::Span> spans_;
   std::uint64_t step_ = 0;
   std::size_t turn_ = 0;
   std::size_t last_turn_ = 0;
   bool in_step_ = false;
   bool audit_warned_ = false;
+  std::optional<engine::AutoWorld> auto_world_;
+  std::optional<engine::Autopilot> pilot_;  ///< with codec "auto"
+  Time steered_{0};                         ///< when the autopilot was done with the last step
 };
-
-std::string describe(const Program& program, Runtime& runtime) {
-  std::string text;
-  for (std::size_t i = 0; i < runtime.messages(); ++i) {
-    text += runtime.message(i).description();
-    text += '\n';
-  }
-  for (const auto& order : program.order) {
-    text += "order:";
-    for (const engine::Turn& turn : order) {
-      text += ' ' + std::to_string(turn.message) + '.' + std::to_string(turn.stage);
-    }
-    text += '\n';
-  }
-  return text;
-}
 
 std::vector<std::vector<std::string>> action_texts(const Program& program) {
   std::vector<std::vector<std::string>> texts;
@@ -167,7 +174,40 @@ Status PlainEngine::start() {
     return install(
         engine::programs_of(*options_.plan, tensors_, fabric_->topology(), options_.seed), "plan");
   }
+  if (options_.codec == kAuto) return start_auto();
   return install(codec_programs(options_.codec), options_.codec);
+}
+
+Status PlainEngine::start_auto() {
+  Result<Programs> raw = raw_programs();
+  if (Status status = engine::AutoWorld::check(options_); !status) raw = tl::unexpected(status);
+  if (Status status = install(std::move(raw), std::string(kAuto)); !status) return status;
+  if (fabric_->topology().workers() == 1) return {};
+  if (!auto_world_) {
+    auto_world_.emplace(
+        *fabric_, exchange_, tensors_, options_, pilot_recorder_, clock_,
+        engine::AutoActions{
+            .run_plan =
+                [this](const Plan& plan) {
+                  return install(
+                      engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed),
+                      std::string(kAuto));
+                },
+            .run_raw = [this] { return install(raw_programs(), std::string(kAuto)); },
+            .say = [this](const std::string& line) { say(line); }});
+  }
+  pilot_.emplace(options_.automatic, *auto_world_);
+  pilot_->start();
+  steered_ = clock_.now();
+  return {};
+}
+
+Status PlainEngine::steer() {
+  if (!pilot_) return {};
+  const double step_us = std::chrono::duration<double, std::micro>(clock_.now() - steered_).count();
+  Status status = pilot_->after_step(step_us);
+  steered_ = clock_.now();
+  return status;
 }
 
 Result<Programs> PlainEngine::codec_programs(std::string_view codec) const {
@@ -178,6 +218,14 @@ Result<Programs> PlainEngine::codec_programs(std::string_view codec) const {
     });
     codecs.push_back(rule == options_.rules.end() ? std::string(codec) : rule->codec);
   }
+  return simple_programs(codecs);
+}
+
+Result<Programs> PlainEngine::raw_programs() const {
+  return simple_programs(std::vector<std::string>(tensors_.size(), "none"));
+}
+
+Result<Programs> PlainEngine::simple_programs(const std::vector<std::string>& codecs) const {
   auto messages = engine::simple_plan(tensors_, codecs, fabric_->topology(),
                                       {.fusion = options_.fusion,
                                        .sum_payloads = options_.sum_payloads,
@@ -221,7 +269,7 @@ Status PlainEngine::install(Result<Programs> programs, std::string running) {
     mine = make_runtimes(*programs, made);
   }
   std::string description;
-  for (const auto& runtime : made) description += describe(runtime->program(), *runtime);
+  for (const auto& runtime : made) description += engine::description_of(*runtime);
   // A rank that cannot go on says so: the others must not wait for it.
   if (!mine) description = "cannot run " + running + ": " + mine.message() + "\n";
   const Status agreed = sync::check_agreement(world, description);
@@ -229,7 +277,7 @@ Status PlainEngine::install(Result<Programs> programs, std::string running) {
   if (!agreed) return agreed;
   if (!runtimes_.empty()) {
     const Status moved = engine::hand_over(*runtimes_.front(), *made.front(),
-                                           velocity_ ? &*velocity_ : nullptr, world);
+                                           velocity_ ? &*velocity_ : nullptr, exchange_);
     if (!moved) return moved;
   }
   runtimes_ = std::move(made);
@@ -254,7 +302,7 @@ void PlainEngine::say_what_is_not_in_effect() const {
     say("one worker: nothing is exchanged, " + running_ + " is not in effect on the wire");
   } else if (!encodes && running_ == "plan") {
     say("the plan compresses no tensor");
-  } else if (!encodes && running_ != "none") {
+  } else if (!encodes && running_ != "none" && running_ != kAuto) {
     say(running_ + " is not in effect: no tensor can take it or is large enough (at least " +
         std::to_string(options_.least_elements) + " elements)");
   }
@@ -272,11 +320,14 @@ Status PlainEngine::take_ready(std::size_t tensor, std::span<float> gradient) {
     return Status::error(Code::kInvalidArgument, "engine: wanted a tensor below ", tensors_.size(),
                          ", got ", tensor);
   }
-  const bool records = recorder_.is_recording();
+  const bool records = recorder_.is_recording() || pilot_recorder_.is_recording();
   const Time now = records ? clock_.now() : Time{0};
   if (Status status = begin_if_due(); !status) return status;
   Status status = runtime().ready(static_cast<std::uint32_t>(tensor), gradient);
-  if (records && status) recorder_.ready(tensor, now, clock_.now());
+  if (!records || !status) return status;
+  const Time done = clock_.now();
+  recorder_.ready(tensor, now, done);
+  pilot_recorder_.ready(tensor, now, done);
   return status;
 }
 
@@ -298,8 +349,12 @@ Result<EngineStep> PlainEngine::end_step() {
   last_turn_ = turn_ % runtimes_.size();
   // A message that met NaN sends the same factors again: so do its program's others.
   if (report->outcome == sync::Outcome::kDone) ++turn_;
-  recorder_.end_step(called, clock_.now());
-  if (Status status = audit(step); !status) return tl::unexpected(status);
+  const Time done = clock_.now();
+  recorder_.end_step(called, done);
+  pilot_recorder_.end_step(called, done);
+  Status status = audit(step);
+  if (status) status = steer();
+  if (!status) return tl::unexpected(status);
   return step;
 }
 
@@ -336,14 +391,20 @@ Status PlainEngine::between_steps(std::string_view what) const {
 Status PlainEngine::set_codec(std::string_view codec) {
   return guarded([&] {
     if (Status status = between_steps("the codec changes"); !status) return status;
-    return install(codec_programs(codec), std::string(codec));
+    if (codec == kAuto) return start_auto();
+    Status status = install(codec_programs(codec), std::string(codec));
+    if (status) pilot_.reset();
+    return status;
   });
 }
 
 Status PlainEngine::set_plan(const Plan& plan) {
   return guarded([&] {
     if (Status status = between_steps("the plan changes"); !status) return status;
-    return install(engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed), "plan");
+    Status status =
+        install(engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed), "plan");
+    if (status) pilot_.reset();
+    return status;
   });
 }
 
@@ -394,8 +455,12 @@ Status PlainEngine::restore(std::span<const std::byte> checkpoint) {
       return Status::error(Code::kInvalidArgument, "checkpoint: is rank ", saved->head().rank,
                            "'s, this is rank ", fabric_->rank());
     }
-    const std::string difference =
-        engine::first_difference(saved->head().description, description_);
+    std::string difference = engine::first_difference(saved->head().description, description_);
+    if (!difference.empty() && pilot_) {
+      // What auto had found then is what goes on.
+      if (Status status = run_saved_plan(saved->head().plan); !status) return status;
+      difference = engine::first_difference(saved->head().description, description_);
+    }
     if (!difference.empty()) {
       return Status::error(
           Code::kInvalidArgument,
@@ -407,6 +472,20 @@ Status PlainEngine::restore(std::span<const std::byte> checkpoint) {
     turn_ = saved->head().turn;
     return {};
   });
+}
+
+Status PlainEngine::run_saved_plan(const std::string& text) {
+  PlanTarget target{.machines = fabric_->topology().machines,
+                    .workers_per_machine = fabric_->topology().workers_per_machine};
+  for (const engine::TensorSpec& tensor : tensors_) {
+    target.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
+  }
+  const auto plan = parse_plan(text, "checkpoint", target);
+  if (!plan) return plan.error();
+  Status status = install(engine::programs_of(*plan, tensors_, fabric_->topology(), options_.seed),
+                          std::string(kAuto));
+  if (status) pilot_->resume("the checkpoint's plan");
+  return status;
 }
 
 std::vector<EngineSpan> PlainEngine::spans() const {
@@ -425,34 +504,7 @@ std::vector<EngineSpan> PlainEngine::spans() const {
 }
 
 std::string PlainEngine::summary() const {
-  const Runtime& current = runtime();
-  const auto& messages = current.program().messages;
-  std::uint64_t elements = 0;
-  std::uint64_t encoded = 0;
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    for (const sync::Member& member : messages[i].members) {
-      elements += member.shape.elements();
-      if (member.codec != "none") encoded += member.shape.elements();
-    }
-    bytes += total(runtime().message(i).promised_bytes(step_));
-  }
-  const double share =
-      elements == 0 ? 0.0 : 100.0 * static_cast<double>(encoded) / static_cast<double>(elements);
-  std::string text = running_ + " on " + std::to_string(fabric_->topology().workers()) +
-                     " workers: " + std::to_string(tensors_.size()) + " tensors in " +
-                     std::to_string(messages.size()) +
-                     (messages.size() == 1 ? " message, " : " messages, ") +
-                     std::to_string(std::lround(share)) + " % of the elements encoded, " +
-                     std::to_string(bytes) + " bytes a step from this rank\n";
-  for (const sync::MessageSpec& message : messages) {
-    text += "  " + message.members.front().name;
-    if (message.members.size() > 1) {
-      text += " and " + std::to_string(message.members.size() - 1) + " more";
-    }
-    text += ": " + plan::to_text(message.option) + '\n';
-  }
-  return text;
+  return engine::summary_of(runtime(), running(), step_, fabric_->topology());
 }
 
 Status check_options(const EngineOptions& options) {

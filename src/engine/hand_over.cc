@@ -21,16 +21,6 @@ bool is_zero(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return value == 0.0F; });
 }
 
-Status to_mean(Group& world, std::span<float> values) {
-  const Status status = world.run({.kind = CollectiveKind::kAllReduce,
-                                   .type = DataType::kFloat32,
-                                   .in = std::as_bytes(values),
-                                   .out = std::as_writable_bytes(values),
-                                   .tensor = "change of plan"});
-  if (status) kernels::scale(values, 1.0F / static_cast<float>(world.size()));
-  return status;
-}
-
 Status move_plainly(const Move& move, std::span<float> values) {
   move.from.take_residual(move.from_member, values);
   if (is_zero(values)) return {};
@@ -39,7 +29,8 @@ Status move_plainly(const Move& move, std::span<float> values) {
 
 class MomentumMover {
  public:
-  MomentumMover(Velocity& velocity, Group& world) : velocity_(velocity), world_(world) {}
+  MomentumMover(Velocity& velocity, Exchange& exchange)
+      : velocity_(velocity), exchange_(exchange) {}
 
   Status move(const Move& move, std::uint32_t tensor, std::span<float> values) {
     Status status = move_residual(move, tensor, values);
@@ -62,7 +53,7 @@ class MomentumMover {
     if (move.to.has_momentum(move.to_member) && move.to.keeps_residual(move.to_member)) {
       return is_zero(values) ? Status() : move.to.give_residual(move.to_member, values);
     }
-    if (Status status = to_mean(world_, values); !status) return status;
+    if (Status status = exchange_.to_mean(values); !status) return status;
     if (!is_zero(values)) velocity_.carry(tensor, values);
     return {};
   }
@@ -76,7 +67,7 @@ class MomentumMover {
       if (after && move.from.summed_workers() == 1 && move.to.summed_workers() == 1) {
         return move.to.load_momentum(move.to_member, values);
       }
-      if (Status status = to_mean(world_, values); !status) return status;
+      if (Status status = exchange_.to_mean(values); !status) return status;
     } else if (const auto known = velocity_.momentum(tensor); !known.empty()) {
       std::ranges::copy(known, values.begin());
     } else {
@@ -92,12 +83,12 @@ class MomentumMover {
   }
 
   Velocity& velocity_;
-  Group& world_;
+  Exchange& exchange_;
 };
 
 }  // namespace
 
-Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Group& world) {
+Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Exchange& exchange) {
   std::vector<float> values;
   for (std::uint32_t tensor = 0; tensor < from.tensors(); ++tensor) {
     const auto [old_message, old_member] = from.place_of(tensor);
@@ -109,7 +100,7 @@ Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Group& world) {
     values.resize(move.from.spec().members[old_member].shape.elements());
     const Status status = velocity == nullptr
                               ? move_plainly(move, values)
-                              : MomentumMover(*velocity, world).move(move, tensor, values);
+                              : MomentumMover(*velocity, exchange).move(move, tensor, values);
     if (!status) return status;
   }
   return {};

@@ -1,9 +1,9 @@
 // What goes from one plan to the next: residuals and momentum.
 #pragma once
 
-#include <gradpress/group.h>
 #include <gradpress/status.h>
 
+#include "engine/exchange.h"
 #include "engine/runtime.h"
 #include "engine/velocity.h"
 
@@ -22,6 +22,6 @@ namespace gradpress::engine {
 /// which
 ///         the place of the momentum changes.
 /// Errors: the group's; kNonFinite on a residual out of range.
-Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Group& world);
+Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Exchange& exchange);
 
 }  // namespace gradpress::engine

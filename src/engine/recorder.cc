@@ -58,13 +58,21 @@ void TraceRecorder::end_step(Time called, Time done) {
   --left_;
 }
 
+std::vector<float> TraceRecorder::mean_ready_us() const {
+  const auto steps = static_cast<double>(std::max<std::size_t>(1, ready_us_.size() / tensors_));
+  std::vector<double> sum(tensors_, 0.0);
+  for (std::size_t i = 0; i < ready_us_.size(); ++i) sum[i % tensors_] += ready_us_[i];
+  std::vector<float> mean;
+  for (const double value : sum) mean.push_back(static_cast<float>(value / steps));
+  return mean;
+}
+
+double TraceRecorder::mean_forward_us() const { return mean_of(forward_us_); }
+
 RecordedTrace TraceRecorder::trace(std::span<const TensorSpec> tensors) const {
   RecordedTrace trace{.steps = static_cast<unsigned>(ready_us_.size() / tensors_),
-                      .forward_us = mean_of(forward_us_)};
-  std::vector<double> mean(tensors_, 0.0);
-  for (std::size_t i = 0; i < ready_us_.size(); ++i) {
-    mean[i % tensors_] += static_cast<double>(ready_us_[i]) / std::max(1U, trace.steps);
-  }
+                      .forward_us = mean_forward_us()};
+  const std::vector<float> mean = mean_ready_us();
   std::vector<std::size_t> order(tensors_);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&](std::size_t tensor) { return mean[tensor]; });

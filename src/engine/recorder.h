@@ -29,6 +29,9 @@ class TraceRecorder {
   /// as ready then.
   void end_step(Time called, Time done);
 
+  /// Per tensor, from a step's first gradient on.
+  std::vector<float> mean_ready_us() const;
+  double mean_forward_us() const;
   RecordedTrace trace(std::span<const TensorSpec> tensors) const;
 
  private:

@@ -127,12 +127,11 @@ TEST(DataParallel, SeveralInOneProcessTrainSideBySide) {
   constexpr unsigned kWorkers = 2;
   auto first = make_nets(kWorkers);
   auto second = make_nets(kWorkers);
-  auto worlds = comm::make_local_world({.topology = {.machines = kWorkers}});
+  auto worlds = make_local_worlds({.workers = kWorkers});
   ASSERT_TRUE(worlds.has_value());
   run_workers(kWorkers, [&](unsigned rank, World world) {
     auto one = DataParallel::make(first[rank].ptr(), std::move(world), {});
-    auto two = DataParallel::make(second[rank].ptr(),
-                                  {.group = std::move((*worlds)[rank]), .machines = kWorkers}, {});
+    auto two = DataParallel::make(second[rank].ptr(), std::move((*worlds)[rank]), {});
     ASSERT_TRUE(one.has_value() && two.has_value());
     torch::optim::SGD of_first(first[rank]->parameters(), sgd());
     torch::optim::SGD of_second(second[rank]->parameters(), sgd());

@@ -10,8 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "comm/local/local.h"
-
 namespace gradpress::ddp {
 
 constexpr std::int64_t kInputs = 8;
@@ -79,13 +77,13 @@ inline void expect_close(const std::vector<at::Tensor>& a, const std::vector<at:
 /// Runs work(rank, world) on a thread per worker.
 template <class Work>
 void run_workers(unsigned workers, const Work& work) {
-  auto ends = comm::make_local_world({.topology = {.machines = workers}});
-  ASSERT_TRUE(ends.has_value());
+  auto worlds = make_local_worlds({.workers = workers});
+  ASSERT_TRUE(worlds.has_value());
   std::vector<std::thread> threads;
   for (unsigned rank = 0; rank < workers; ++rank) {
     threads.emplace_back([&, rank] {
       torch::set_num_threads(1);
-      work(rank, World{.group = std::move((*ends)[rank]), .machines = workers});
+      work(rank, std::move((*worlds)[rank]));
     });
   }
   for (std::thread& thread : threads) thread.join();
