@@ -24,15 +24,18 @@ void Console::say(std::string_view line) {
 
 void Console::show(const Progress& progress) {
   if (silent_) return;
-  const std::string text = progress_text(progress);
-  if (!terminal_ || progress.evaluated) return say(text);
+  if (!terminal_ || progress.evaluated) {
+    Progress line = progress;
+    line.has_metric = progress.evaluated;
+    return say(progress_text(line));
+  }
   constexpr std::int64_t kWidth = 20;
   const std::int64_t done = kWidth * progress.step / std::max<std::int64_t>(progress.steps, 1);
   std::string bar;
   for (std::int64_t i = 0; i < kWidth; ++i) bar += i < done ? "█" : "░";
   const std::scoped_lock lock(mutex_);
   clear();
-  std::fprintf(out_, "%s %s", bar.c_str(), text.c_str());
+  std::fprintf(out_, "%s %s", bar.c_str(), progress_text(progress).c_str());
   std::fflush(out_);
   bar_shown_ = true;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 #include <utility>
 
 #include "console.h"
@@ -22,11 +23,11 @@ Settings demo_settings() {
   settings.model = {.name = "lenet", .width = 10};
   settings.workers = {.link = "100mbit,100us", .workers = 4};
   settings.optimizer.lr = 0.05;
-  settings.schedule.warmup_steps = 20;
+  settings.schedule = {.name = "cosine", .warmup_steps = 20};
   settings.batch = 32;
   settings.steps = 240;
   settings.eval_every = 20;
-  settings.log_every = 5;
+  settings.log_every = 10;
   settings.data.test_samples = 4000;
   settings.command = "gradpress train --demo";
   return settings;
@@ -75,6 +76,20 @@ Status make_page(const std::vector<std::string>& runs, const std::string& page) 
                          "; the runs are in ", runs.front(), " and beside it");
   }
   return {};
+}
+
+/// Lines of at most `columns` characters, but for words that are longer.
+std::string wrapped(const std::string& text, std::size_t columns) {
+  std::istringstream words(text);
+  std::string lines;
+  std::size_t used = 0;
+  for (std::string word; words >> word;) {
+    const bool fits = used + 1 + word.size() <= columns;
+    if (!lines.empty()) lines += fits ? ' ' : '\n';
+    used = fits || lines.empty() ? used + 1 + word.size() : word.size();
+    lines += word;
+  }
+  return lines;
 }
 
 std::string cell(const char* format, double value) {
@@ -154,8 +169,8 @@ Status run_demo(const std::string& folder, const std::atomic<bool>& stop) {
     runs.push_back(
         {.name = automatic ? "plan auto" : "uncompressed", .record = std::move(*record)});
   }
-  std::printf("\n%s\nThe plan ended with: %s\n", comparison_table(runs).c_str(),
-              runs.back().record.running.c_str());
+  std::printf("\n%s\n%s\n", comparison_table(runs).c_str(),
+              wrapped("The plan ended with: " + runs.back().record.running, 96).c_str());
   const std::string page = place("report.html");
   if (Status status = make_page(files, page); !status) return status;
   std::printf("%s\n", fs::absolute(page).lexically_normal().c_str());
