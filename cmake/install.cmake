@@ -38,7 +38,13 @@ set_target_properties(gradpress_shared PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${exports})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gradpress)
-foreach(kind shared static)
+set(kinds shared static)
+set(absent_headers PATTERN ddp.h EXCLUDE)
+if(GRADPRESS_WITH_TORCH)
+  list(APPEND kinds torch)
+  set(absent_headers)
+endif()
+foreach(kind ${kinds})
   install(TARGETS gradpress_${kind} EXPORT gradpress-${kind})
   install(EXPORT gradpress-${kind} NAMESPACE gradpress:: DESTINATION ${package_dir})
 endforeach()
@@ -46,7 +52,7 @@ if(GRADPRESS_CLI)
   install(TARGETS gradpress_cli)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/gradpress
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" ${absent_headers})
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/gradpress-config.cmake.in
   ${PROJECT_BINARY_DIR}/gradpress-config.cmake INSTALL_DESTINATION ${package_dir})

@@ -10,7 +10,7 @@ import sys
 
 # Which room a public header belongs to; api.h, status.h, shape.h and version.h are base's.
 PUBLIC = {"codec.h": "codec", "group.h": "comm", "plan.h": "plan", "engine.h": "engine",
-          "world.h": "comm"}
+          "world.h": "comm", "ddp.h": "frontends/torch"}
 SINGLE_HEADERS = {"plan": {"codec/spec.h"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 

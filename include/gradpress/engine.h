@@ -9,6 +9,7 @@
 
 #include <gradpress/api.h>
 #include <gradpress/group.h>
+#include <gradpress/plan.h>
 #include <gradpress/shape.h>
 #include <gradpress/status.h>
 #include <gradpress/world.h>
@@ -30,10 +31,57 @@ struct EngineTensor {
   Shape shape = {};
 };
 
+/// A codec for tensors by name. In the pattern * stands for any text, ? for one character.
+struct CodecRule {
+  std::string pattern = {};
+  std::string codec = {};
+};
+
+/// Momentum that accumulates before a sparsifier (DGC, RedSync), so that what is sent late arrives
+/// with the momentum it would have had. It takes the place of the optimizer's own momentum for the
+/// tensors that a sparsifier encodes. For all other tensors, those of a dense warm-up included, the
+/// engine applies the same momentum after the mean: what wait() leaves is then the update's
+/// direction, momentum included, for every tensor.
+struct MomentumCorrection {
+  double momentum = 0.9;
+  bool nesterov = false;
+  bool masking = true;  ///< what is sent loses its momentum
+  /// The summed gradient's norm above which each worker's is scaled down before it accumulates, a
+  /// worker's own at clip_norm / √workers, tensor by tensor; 0: never.
+  double clip_norm = 0.0;
+};
+
+/// How codec "auto" measures and decides. Ranks take every decision from numbers they agreed on, at
+/// the same step.
+struct AutoOptions {
+  /// What it may choose from, per tensor.
+  std::vector<std::string> codecs = {"acpsgd:4", "efsign", "dgc:0.01"};
+  /// Raw steps whose times are taken before the plan; those of the first do not count.
+  unsigned raw_steps = 10;
+  /// Steps after a change whose median decides whether it stays.
+  unsigned window = 20;
+  /// Steps between two looks at drift; a median this much over the one the plan was kept for asks
+  /// for a new plan.
+  unsigned drift_interval = 100;
+  double drift_factor = 1.3;
+  /// Folder in which measured links and codecs are kept between runs; empty: the user's cache
+  /// folder ($XDG_CACHE_HOME/gradpress); "-": never kept.
+  std::string cache = {};
+};
+
 /// All ranks give the same, but for `log`.
 struct EngineOptions {
-  /// What every tensor takes where it can: "none", "efsign", "topk:0.01", "acpsgd:4", …
+  /// What every tensor takes where it can: "none", "efsign", "topk:0.01", "acpsgd:4", … or "auto":
+  /// measure, plan, compress where it pays, and go back where it does not.
   std::string codec = "none";
+  /// Before `codec`, the first rule that fits a tensor's name decides; with "auto" it decides what
+  /// the planner may choose for that tensor.
+  std::vector<CodecRule> rules = {};
+  /// Runs this plan instead: `codec` and `rules` are not looked at. It must be for these tensors and
+  /// this world.
+  std::optional<Plan> plan = {};
+  std::optional<MomentumCorrection> momentum = {};
+  AutoOptions automatic = {};
   /// Error feedback; none: where the codec needs it.
   std::optional<bool> feedback = {};
   /// Each can be turned off alone, to see what it gives: overlap with backward, messages of several
@@ -50,6 +98,8 @@ struct EngineOptions {
   /// Bytes on the wire that differ from what was promised by over 1 % are an error, not a warning.
   bool strict = false;
   std::uint64_t seed = 0;
+  /// Keeps what each lane did in a step, for spans().
+  bool record_spans = false;
   /// Gets one line for what a user should know: compression not in effect, a warning of the audit.
   std::function<void(std::string_view)> log = {};
 };
@@ -63,6 +113,29 @@ struct EngineStep {
   SentBytes promised = {};  ///< what the plan's layouts say
   double exposed_us = 0.0;  ///< spent in wait()
   unsigned unused = 0;      ///< tensors that counted as zero
+};
+
+/// An interval on a lane of a step: codec work or a collective. Times are from the step's begin.
+struct EngineSpan {
+  std::string_view lane = {};    ///< "device", "host", "intra", "inter"
+  std::string_view action = {};  ///< "Comp@device", "allgather@flat", …
+  std::uint32_t message = 0;
+  std::string_view tensor = {};  ///< the message's first
+  double start_us = 0.0;
+  double end_us = 0.0;
+};
+
+/// When gradients became ready, over the steps seen while recording.
+struct RecordedTrace {
+  unsigned steps = 0;
+  double forward_us = 0.0;  ///< from the end of wait() to the first gradient, in the mean
+  struct Tensor {
+    std::string name = {};
+    Shape shape = {};
+    double ready_gap_us = 0.0;  ///< since the gradient before, in the mean
+    double spread_us = 0.0;     ///< standard deviation
+  };
+  std::vector<Tensor> tensors = {};  ///< in the order of mean readiness
 };
 
 /// One worker's engine for one model. Several may live in a process, each with a group of its own.
@@ -90,8 +163,14 @@ class GRADPRESS_API Engine {
   virtual Result<EngineStep> wait() = 0;
 
   /// Changes the codec between steps; every rank calls it at the same step. Residuals carry over:
-  /// nothing is lost.
+  /// nothing is lost. Rules stay in force.
   virtual Status set_codec(std::string_view codec) = 0;
+  /// The same with a plan.
+  virtual Status set_plan(const Plan& plan) = 0;
+  /// What runs now: the codec's text, "plan", or "auto (…)" with what was decided.
+  virtual std::string running() const = 0;
+  /// What runs now as a plan that save_plan() can write.
+  virtual Plan plan() const = 0;
   /// Multiplies all residuals (a changed loss scale). Requires: a finite factor; between steps.
   virtual void scale_residuals(float factor) = 0;
   /// This rank's share of what error feedback keeps of a tensor. Over all ranks the shares add up
@@ -101,11 +180,29 @@ class GRADPRESS_API Engine {
   /// Adds to it.
   virtual Status add_residual(std::size_t tensor, std::span<const float> residual) = 0;
 
+  /// All that the next step needs, residuals, momentum, factors, parities and the step's number
+  /// included, of this rank. Between steps.
+  virtual std::vector<std::byte> checkpoint() const = 0;
+  /// Goes on where checkpoint() was taken, with the same tensors, codecs and world.
+  /// Errors: kInvalidArgument when they differ (says what), kCorruptPayload.
+  virtual Status restore(std::span<const std::byte> checkpoint) = 0;
+
+  /// Records when gradients become ready from the next step on, for that many steps.
+  virtual void record_trace(unsigned steps) = 0;
+  /// What was recorded so far. write_trace() makes a file of it.
+  virtual RecordedTrace recorded_trace() const = 0;
+  /// Of the last step; needs EngineOptions::record_spans. Valid until the next call of ready().
+  virtual std::vector<EngineSpan> spans() const = 0;
+
   /// What happens to the tensors, for people: messages, codecs, options, bytes against none.
   virtual std::string summary() const = 0;
 
  protected:
   Engine() = default;
 };
+
+/// Writes a recorded trace in the format gradpress-trace-1, with the spreads beside the means.
+GRADPRESS_API Status write_trace(const std::string& file, std::string_view model,
+                                 const RecordedTrace& trace);
 
 }  // namespace gradpress

@@ -60,6 +60,21 @@ struct World {
 ///         disagree on the world; kPeerLost when some do not come, naming them.
 GRADPRESS_API Result<World> connect_world(const WorldOptions& options);
 
+/// A world whose workers are threads of this process.
+struct LocalWorldOptions {
+  unsigned workers = 4;
+  unsigned workers_per_machine = 1;
+  /// RATE[,LATENCY] between machines, emulated: "100mbit,50us". "unlimited": as fast as memory.
+  std::string link = "unlimited";
+  /// How long a peer may be silent in a collective before it counts as lost.
+  std::chrono::milliseconds timeout = std::chrono::seconds(30);
+};
+
+/// One end per worker, by rank; each is for one worker's thread.
+/// Errors: kInvalidArgument on a link that does not parse, no workers, more than 4096, or workers
+///         that do not fill their machines.
+GRADPRESS_API Result<std::vector<World>> make_local_worlds(const LocalWorldOptions& options);
+
 /// The backends of connect_world that this build has.
 GRADPRESS_API std::vector<std::string_view> world_backends();
 

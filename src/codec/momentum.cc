@@ -1,5 +1,6 @@
 #include "codec/momentum.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -22,6 +23,7 @@ class BufferedMomentumState final : public MomentumState {
       : inner_(std::move(inner)),
         options_(options),
         momentum_(options.shape.elements()),
+        before_(options.shape.elements()),
         sum_(nesterov ? options.shape.elements() : 0) {}
 
   const Shape& shape() const noexcept override { return options_.shape; }
@@ -70,6 +72,32 @@ class BufferedMomentumState final : public MomentumState {
 
   double dropped() const override { return dropped_; }
   std::span<const float> momentum() const override { return momentum_.span(); }
+  Status load_momentum(std::span<const float> momentum) override {
+    if (momentum.size() != momentum_.size()) {
+      return Status::error(Code::kInvalidArgument, "momentum: wanted ", momentum_.size(),
+                           " elements, got ", momentum.size());
+    }
+    if (kernels::first_out_of_range(momentum, kGradientLimit) != kernels::kAllInRange) {
+      return non_finite("momentum", momentum);
+    }
+    std::ranges::copy(momentum, momentum_.span().begin());
+    return {};
+  }
+  void rewind(std::span<const float> grad, std::span<float> fed) override {
+    std::ranges::copy(before_.span(), momentum_.span().begin());
+    dropped_ = dropped_before_;
+    // The same kernel on the same numbers gives the same bits as the encode had.
+    std::vector<float> updated(before_.data(), before_.data() + before_.size());
+    kernels::update_momentum(grad, updated, last_, last_.nesterov ? fed : std::span<float>());
+    if (!last_.nesterov) std::ranges::copy(updated, fed.begin());
+  }
+
+  /// Before an encode changes the momentum by `step`.
+  void keep(const kernels::MomentumArgs& step) {
+    std::ranges::copy(momentum_.span(), before_.span().begin());
+    dropped_before_ = dropped_;
+    last_ = step;
+  }
 
   State& inner() { return *inner_; }
   const StateOptions& options() const { return options_; }
@@ -82,8 +110,11 @@ class BufferedMomentumState final : public MomentumState {
   std::unique_ptr<State> inner_;
   StateOptions options_;
   Buffer<float> momentum_;
+  Buffer<float> before_;  // a masked element cannot be computed back
   Buffer<float> sum_;
+  kernels::MomentumArgs last_ = {};
   double dropped_ = 0.0;
+  double dropped_before_ = 0.0;
 };
 
 std::string text_of(const Codec& inner, const MomentumOptions& options) {
@@ -144,6 +175,7 @@ class MomentumCodec final : public Codec {
       return fail(Code::kNonFinite, name(), ": momentum would reach ", kGradientLimit,
                   " in magnitude; it and the residual were left as they were");
     }
+    own.keep(step);
     kernels::update_momentum(args.grad, own.accumulator(), step,
                              options_.nesterov ? own.sum() : std::span<float>());
     EncodeArgs inner_args = args;
@@ -177,6 +209,10 @@ class MomentumCodec final : public Codec {
 };
 
 }  // namespace
+
+bool is_sparsifier(const Codec& codec) {
+  return dynamic_cast<const Sparsifier*>(&codec) != nullptr;
+}
 
 Result<std::unique_ptr<const Codec>> with_momentum(std::unique_ptr<const Codec> inner,
                                                    const MomentumOptions& options) {

@@ -23,10 +23,10 @@ struct MomentumOptions {
 /// `inner`, a sparsifier, fed with momentum u instead of the gradient g (scaled by clipping):
 /// u ← μu + g, encode u; or for Nesterov u ← μ(u + g), encode u + g. Then u ← 0 where it was sent.
 ///
-/// Its states are MomentumStates. One float per element more than inner's (two for Nesterov), two
-/// passes more per encode; a gradient that is refused (kNonFinite) changes neither residual nor
-/// momentum. Payloads are inner's.
-/// Errors: kInvalidArgument when inner sends whole tensors or an option is out of range.
+/// Its states are MomentumStates. Two floats per element more than inner's (three for Nesterov),
+/// three passes more per encode; a gradient that is refused (kNonFinite) changes neither residual
+/// nor momentum. Payloads are inner's. Errors: kInvalidArgument when inner sends whole tensors or
+/// an option is out of range.
 Result<std::unique_ptr<const Codec>> with_momentum(std::unique_ptr<const Codec> inner,
                                                    const MomentumOptions& options);
 
@@ -36,6 +36,15 @@ class MomentumState : public State {
   /// Σ|u| that masking has dropped since the state was made: not conserved, but known.
   virtual double dropped() const = 0;
   virtual std::span<const float> momentum() const = 0;
+  /// Replaces it. Errors: kInvalidArgument on a wrong size, kNonFinite; it is then unchanged.
+  virtual Status load_momentum(std::span<const float> momentum) = 0;
+  /// Takes back what the last encode did to the momentum: it is as it was before, bit for bit.
+  /// `fed` becomes what that encode fed to inner, so that the residual can be taken back, too.
+  /// Requires: the gradient that was encoded; fed.size() is its size; nothing changed since.
+  virtual void rewind(std::span<const float> grad, std::span<float> fed) = 0;
 };
+
+/// Whether with_momentum takes a codec of this kind.
+bool is_sparsifier(const Codec& codec);
 
 }  // namespace gradpress::codec

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/gloo/gloo.h"
+#include "comm/local/local.h"
 #include "comm/mpi/mpi.h"
 #include "comm/process.h"
 
@@ -89,6 +90,28 @@ Result<World> connect_world(const WorldOptions& options) {
                 options.name, "\"");
   }
   return backend->connect(options, comm::process_environment());
+}
+
+Result<std::vector<World>> make_local_worlds(const LocalWorldOptions& options) {
+  const auto link = comm::parse_link(options.link);
+  if (!link) return tl::unexpected(link.error());
+  const unsigned per_machine = options.workers_per_machine;
+  if (per_machine == 0 || options.workers % per_machine != 0) {
+    return fail(Code::kInvalidArgument, options.workers, " workers do not fill machines of ",
+                per_machine);
+  }
+  const comm::Topology topology{.machines = options.workers / per_machine,
+                                .workers_per_machine = per_machine};
+  auto ends =
+      comm::make_local_world({.topology = topology, .inter = *link, .timeout = options.timeout});
+  if (!ends) return tl::unexpected(ends.error());
+  std::vector<World> worlds;
+  for (auto& end : *ends) {
+    worlds.push_back({.group = std::move(end),
+                      .machines = topology.machines,
+                      .workers_per_machine = topology.workers_per_machine});
+  }
+  return worlds;
 }
 
 }  // namespace gradpress

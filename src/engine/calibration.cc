@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -18,12 +18,12 @@ namespace {
 
 double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
 
-/// A turn's calls: for about this long, at least two, at most so many.
-constexpr double kTurnUs = 20000.0;
+/// Calls that a turn has at most.
 constexpr double kMostInARow = 24.0;
 /// Codecs go from tensor to tensor until they have touched so much, because a step's gradients do
 /// not lie in caches either.
 constexpr std::size_t kColdBytes = std::size_t{32} << 20;
+constexpr std::size_t kNumbers = 16381;  ///< random ones; prime, so that no shape meets itself
 constexpr std::size_t kBytesAtSite = 3 * sizeof(float);  ///< gradient, residual and sum
 
 CollectiveKind kind_of(plan::Collective collective) {
@@ -61,6 +61,8 @@ plan::CommCosts unit_costs(const comm::Topology& topology) {
 struct Buffers {
   std::vector<float> in;
   std::vector<float> out;
+  std::vector<float> own;  ///< times
+  std::vector<float> all;
 
   Collective call(plan::Collective collective, std::size_t bytes, unsigned members) {
     const std::size_t floats = std::max<std::size_t>(1, bytes / sizeof(float) / members) * members;
@@ -95,13 +97,16 @@ struct CodecSite {
   std::vector<float> sum = {};
   std::array<Payload, 2> payload = {};
 
-  Status prepare(const Codec& codec, const Shape& shape, std::mt19937& random) {
+  /// The gradient is `numbers` over and over: drawing them all would take longer than measuring.
+  Status prepare(const Codec& codec, const Shape& shape, std::span<const float> numbers) {
     auto made = codec.make_state({.shape = shape, .seed = 1});
     if (!made) return made.error();
     state = std::move(*made);
     gradient.resize(shape.elements());
-    std::normal_distribution<float> normal;
-    for (float& value : gradient) value = normal(random);
+    for (std::size_t i = 0; i < gradient.size(); i += numbers.size()) {
+      const std::size_t count = std::min(numbers.size(), gradient.size() - i);
+      std::ranges::copy(numbers.first(count), gradient.begin() + static_cast<std::ptrdiff_t>(i));
+    }
     sum.resize(gradient.size());
     for (unsigned round = 0; round < codec.traits().rounds; ++round) {
       payload[round].memory.resize(codec.encode_bound(shape, 1, round));
@@ -131,39 +136,97 @@ struct CodecSite {
   }
 };
 
-class Calibrator {
+}  // namespace
+
+class Calibrator::Impl {
  public:
-  Calibrator(sync::Fabric& fabric, const CalibrationOptions& options, Clock& clock)
+  Impl(sync::Fabric& fabric, CalibrationOptions options, Clock& clock)
       : fabric_(fabric),
         world_(fabric.group(plan::Phase::kFlat)),
-        options_(options),
-        clock_(clock) {}
-
-  Result<Calibration> run() {
-    Calibration result{.topology = fabric_.topology()};
+        options_(std::move(options)),
+        clock_(clock),
+        result_{.topology = fabric.topology()} {
     for (const sync::Link link : {sync::Link::kIntra, sync::Link::kInter}) {
-      if (Status status = measure_link(link, result.links[static_cast<std::size_t>(link)]);
-          !status) {
-        return tl::unexpected(status);
+      const std::vector<plan::Phase> phases = phases_of(link);
+      for (std::size_t i = 0; i < plan::kCollectives && !phases.empty(); ++i) {
+        collectives_.push_back({.link = link,
+                                .fit = {.collective = static_cast<plan::Collective>(i)},
+                                .phases = phases});
       }
     }
-    for (const std::string& text : options_.codecs) {
-      auto costs = measure_codec(text);
-      if (!costs) return tl::unexpected(costs.error());
-      result.codecs.push_back(std::move(*costs));
-    }
-    return result;
   }
 
+  Result<bool> advance() {
+    if (collective_ < collectives_.size()) {
+      Status status = advance_collective(collectives_[collective_]);
+      if (!status) return tl::unexpected(status);
+      return true;
+    }
+    if (result_.codecs.size() == options_.codecs.size() && size_ == 0) return false;
+    Status status = advance_codec();
+    if (!status) return tl::unexpected(status);
+    return true;
+  }
+  double spent_us() const { return spent_us_; }
+  const Calibration& result() const { return result_; }
+
  private:
+  /// One collective of one link, in every phase that uses that link.
+  struct Measured {
+    sync::Link link = sync::Link::kInter;
+    CollectiveFit fit = {};
+    std::vector<plan::Phase> phases = {};
+  };
+
+  Status advance_collective(Measured& measured) {
+    const plan::Phase phase = measured.phases[phase_];
+    if (size_ == 0) {
+      say(std::string(plan::to_text(measured.fit.collective)) + "@" +
+          std::string(plan::to_text(phase)));
+    }
+    const auto taken = measure_collective(phase, options_.bytes[size_], measured.fit);
+    if (!taken) return taken.error();
+    ++size_;
+    // A line needs two sizes.
+    const bool enough = size_ >= 2 && *taken > us(options_.longest_call);
+    if (size_ < options_.bytes.size() && !enough) return {};
+    size_ = 0;
+    if (++phase_ < measured.phases.size()) return {};
+    phase_ = 0;
+    ++collective_;
+    fit_collective(measured);
+    return {};
+  }
+
+  Status advance_codec() {
+    if (size_ == 0) {
+      const std::string& text = options_.codecs[result_.codecs.size()];
+      auto made = make_codec(text);
+      if (!made) return made.error();
+      codec_ = std::move(*made);
+      say(codec_->name());
+      result_.codecs.push_back({.codec = codec_->name()});
+    }
+    const auto point = measure_codec_at(*codec_, options_.elements[size_]);
+    if (!point) return point.error();
+    result_.codecs.back().points.push_back(*point);
+    const double longest = std::max(point->encode.median_us, point->decode.median_us);
+    ++size_;
+    if (size_ == options_.elements.size() || longest > us(options_.longest_codec)) size_ = 0;
+    return {};
+  }
+
   void say(const std::string& what) const {
     if (options_.progress) options_.progress(what);
   }
 
   /// The slowest rank's times, sorted out; the same on every rank.
-  Result<Timing> agreed(std::span<const double> mine) {
-    std::vector<float> all(mine.size() * world_.size());
-    std::vector<float> own(mine.begin(), mine.end());
+  /// `calls`: how many of what was timed each time stands for.
+  Result<Timing> agreed(std::span<const double> mine, std::size_t calls) {
+    std::vector<float>& all = buffers_.all;
+    std::vector<float>& own = buffers_.own;
+    all.resize(mine.size() * world_.size());
+    own.assign(mine.begin(), mine.end());
     const Status status = world_.run({.kind = CollectiveKind::kAllGather,
                                       .type = DataType::kFloat32,
                                       .in = std::as_bytes(std::span(own)),
@@ -175,6 +238,7 @@ class Calibrator {
       double& most = slowest[i % mine.size()];
       most = std::max(most, static_cast<double>(all[i]));
     }
+    spent_us_ += static_cast<double>(calls) * std::accumulate(slowest.begin(), slowest.end(), 0.0);
     std::ranges::sort(slowest);
     return Timing{.median_us = slowest[slowest.size() / 2],
                   .least_us = slowest.front(),
@@ -185,10 +249,10 @@ class Calibrator {
 
   /// How many calls make a turn, the same on every rank, when one of them takes about so long.
   Result<unsigned> calls_in_a_row(double mine_us) {
-    const auto time = agreed(std::span(&mine_us, 1));
+    const auto time = agreed(std::span(&mine_us, 1), 1);
     if (!time) return tl::unexpected(time.error());
-    const double wanted = kTurnUs / std::max(time->median_us, 1.0);
-    return static_cast<unsigned>(std::clamp(wanted, 2.0, kMostInARow));
+    const double wanted = us(options_.turn) / std::max(time->median_us, 1.0);
+    return static_cast<unsigned>(std::clamp(wanted, 1.0, kMostInARow));
   }
 
   /// One call's share of several in a row, all ranks at once.
@@ -208,34 +272,35 @@ class Calibrator {
     return us(clock_.now() - start) / calls;
   }
 
-  Status measure_link(sync::Link link, std::vector<CollectiveFit>& fits) {
+  void fit_collective(Measured& measured) {
     const plan::CommCosts unit = unit_costs(fabric_.topology());
-    for (std::size_t i = 0; i < plan::kCollectives; ++i) {
-      CollectiveFit fit{.collective = static_cast<plan::Collective>(i)};
-      std::vector<FitPoint> points;
-      for (const plan::Phase phase : phases_of(link)) {
-        say(std::string(plan::to_text(fit.collective)) + "@" + std::string(plan::to_text(phase)));
-        if (Status status = measure_phase(phase, fit); !status) return status;
-      }
+    CollectiveFit& fit = measured.fit;
+    std::vector<FitPoint> points;
+    for (const plan::Phase phase : measured.phases) {
+      std::vector<double> times;
       for (const CollectivePoint& point : fit.points) {
-        const auto line = unit.line(point.phase, fit.collective, false);
+        if (point.phase == phase) times.push_back(point.time.median_us);
+      }
+      drop_hiccups(times);
+      auto time = times.begin();
+      for (const CollectivePoint& point : fit.points) {
+        if (point.phase != phase) continue;
+        const auto line = unit.line(phase, fit.collective, false);
         points.push_back({.alphas = line.fixed_us,
                           .betas_bytes = line.us_per_byte * static_cast<double>(point.bytes),
-                          .us = point.fitted_us});
+                          .us = *time++});
       }
-      if (points.empty()) continue;
-      const Line line = fit_line(points);
-      fit.latency_us = line.alpha_us;
-      fit.gbps = 8.0 / (line.beta_us * 1000.0);
-      for (const FitPoint& point : points) {
-        const double fitted = point.alphas * line.alpha_us + point.betas_bytes * line.beta_us;
-        const double error = std::abs(fitted / point.us - 1.0);
-        fit.worst_error = std::max(fit.worst_error, error);
-        fit.mean_error += error / static_cast<double>(points.size());
-      }
-      fits.push_back(std::move(fit));
     }
-    return {};
+    const Line line = fit_line(points);
+    fit.latency_us = line.alpha_us;
+    fit.gbps = 8.0 / (line.beta_us * 1000.0);
+    for (const FitPoint& point : points) {
+      const double fitted = point.alphas * line.alpha_us + point.betas_bytes * line.beta_us;
+      const double error = std::abs(fitted / point.us - 1.0);
+      fit.worst_error = std::max(fit.worst_error, error);
+      fit.mean_error += error / static_cast<double>(points.size());
+    }
+    result_.links[static_cast<std::size_t>(measured.link)].push_back(fit);
   }
 
   /// The phases whose group has several members, on that link; intra2's group is intra1's.
@@ -253,70 +318,53 @@ class Calibrator {
     return phases;
   }
 
-  Status measure_phase(plan::Phase phase, CollectiveFit& fit) {
+  /// Its median.
+  Result<double> measure_collective(plan::Phase phase, std::size_t bytes, CollectiveFit& fit) {
     Group& group = fabric_.group(phase);
-    const std::size_t before = fit.points.size();
-    for (const std::size_t bytes : options_.bytes) {
-      const Collective call = buffers_.call(fit.collective, bytes, group.size());
-      // The first turn does not count: it says how long the others may be.
-      const auto first = turn_us(group, call, 2);
-      if (!first) return first.error();
-      const auto calls = calls_in_a_row(*first);
-      if (!calls) return calls.error();
-      const unsigned turns = *calls > 2 ? options_.turns : std::min(options_.turns, 3U);
-      std::vector<double> times;
-      for (unsigned turn = 0; turn < turns; ++turn) {
-        const auto taken = turn_us(group, call, *calls);
-        if (!taken) return taken.error();
-        times.push_back(*taken);
-      }
-      const auto time = agreed(times);
-      if (!time) return time.error();
-      fit.points.push_back({.phase = phase, .bytes = call.in.size(), .time = *time});
-      if (time->median_us > us(options_.longest_call)) break;
-    }
-    const auto points = std::span(fit.points).subspan(before);
+    const Collective call = buffers_.call(fit.collective, bytes, group.size());
+    // The first call does not count: it says how many the others may be.
+    const auto first = turn_us(group, call, 1);
+    if (!first) return tl::unexpected(first.error());
+    const auto calls = calls_in_a_row(*first);
+    if (!calls) return tl::unexpected(calls.error());
     std::vector<double> times;
-    for (const CollectivePoint& point : points) times.push_back(point.time.median_us);
-    drop_hiccups(times);
-    for (std::size_t i = 0; i < points.size(); ++i) points[i].fitted_us = times[i];
-    return {};
-  }
-
-  Result<CodecCosts> measure_codec(const std::string& text) {
-    const auto codec = make_codec(text);
-    if (!codec) return tl::unexpected(codec.error());
-    say((*codec)->name());
-    CodecCosts costs{.codec = (*codec)->name()};
-    for (const std::size_t elements : options_.elements) {
-      const auto point = measure_codec_at(**codec, elements);
-      if (!point) return tl::unexpected(point.error());
-      costs.points.push_back(*point);
-      const double longest = std::max(point->encode.median_us, point->decode.median_us);
-      if (longest > us(options_.longest_codec)) break;
+    for (unsigned turn = 0; turn < options_.turns; ++turn) {
+      const auto taken = turn_us(group, call, *calls);
+      if (!taken) return tl::unexpected(taken.error());
+      times.push_back(*taken);
     }
-    return costs;
+    const auto time = agreed(times, *calls);
+    if (!time) return tl::unexpected(time.error());
+    fit.points.push_back({.phase = phase, .bytes = call.in.size(), .time = *time});
+    return time->median_us;
   }
 
   Result<CodecPoint> measure_codec_at(const Codec& codec, std::size_t elements) {
     // Near-square matrices: low-rank codecs have nothing to do on others.
     const auto rows = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(elements)));
     const Shape shape{rows, elements / rows};
-    std::vector<CodecSite> sites(std::clamp<std::size_t>(
-        kColdBytes / (kBytesAtSite * shape.elements()), 1, static_cast<std::size_t>(kMostInARow)));
+    std::vector<float> numbers(kNumbers);
     std::mt19937 random(fabric_.rank());
-    for (CodecSite& site : sites) {
-      if (Status status = site.prepare(codec, shape, random); !status) {
-        return tl::unexpected(status);
-      }
+    std::normal_distribution<float> normal;
+    for (float& value : numbers) value = normal(random);
+    std::vector<CodecSite> sites(1);
+    if (Status status = sites[0].prepare(codec, shape, numbers); !status) {
+      return tl::unexpected(status);
     }
-    // The first turn does not count: it says how long the others may be.
+    // The first turn does not count: it says how many calls the others may have. Two steps, always
+    // an even number, because acpsgd's two cost differently.
     std::uint64_t step = 0;
     const auto first = steps_us(codec, sites, 2, step);
     if (!first) return tl::unexpected(first.error());
     const auto calls = calls_in_a_row(first->first + first->second);
     if (!calls) return tl::unexpected(calls.error());
-    // Even: acpsgd's two steps cost differently.
+    const std::size_t cold = kColdBytes / (kBytesAtSite * shape.elements());
+    sites.resize(std::clamp<std::size_t>(cold, 1, *calls));
+    for (std::size_t i = 1; i < sites.size(); ++i) {
+      if (Status status = sites[i].prepare(codec, shape, numbers); !status) {
+        return tl::unexpected(status);
+      }
+    }
     const auto steps = 2 * std::max<std::size_t>(1, *calls / (2 * sites.size()));
     std::vector<double> encodes;
     std::vector<double> decodes;
@@ -326,9 +374,9 @@ class Calibrator {
       encodes.push_back(taken->first);
       decodes.push_back(taken->second);
     }
-    const auto encode = agreed(encodes);
+    const auto encode = agreed(encodes, steps * sites.size());
     if (!encode) return tl::unexpected(encode.error());
-    const auto decode = agreed(decodes);
+    const auto decode = agreed(decodes, steps * sites.size());
     if (!decode) return tl::unexpected(decode.error());
     return CodecPoint{.elements = shape.elements(), .encode = *encode, .decode = *decode};
   }
@@ -359,10 +407,29 @@ class Calibrator {
 
   sync::Fabric& fabric_;
   Group& world_;
-  const CalibrationOptions& options_;
+  const CalibrationOptions options_;
   Clock& clock_;
   Buffers buffers_;
+  Calibration result_;
+  double spent_us_ = 0.0;
+
+  // What is measured next.
+  std::vector<Measured> collectives_;
+  std::size_t collective_ = 0;
+  std::size_t phase_ = 0;
+  std::size_t size_ = 0;
+  std::unique_ptr<const Codec> codec_;
 };
+
+Calibrator::Calibrator(sync::Fabric& fabric, CalibrationOptions options, Clock& clock)
+    : impl_(std::make_unique<Impl>(fabric, std::move(options), clock)) {}
+Calibrator::~Calibrator() = default;
+Calibrator::Calibrator(Calibrator&&) noexcept = default;
+Result<bool> Calibrator::advance() { return impl_->advance(); }
+double Calibrator::spent_us() const { return impl_->spent_us(); }
+const Calibration& Calibrator::result() const { return impl_->result(); }
+
+namespace {
 
 Json to_json(const Timing& timing) {
   return {
@@ -436,7 +503,12 @@ Result<Calibration> calibrate(sync::Fabric& fabric, const CalibrationOptions& op
                 "of tensors at least, got ", options.turns, ", ", options.bytes.size(), " and ",
                 options.elements.size());
   }
-  return Calibrator(fabric, options, clock).run();
+  Calibrator calibrator(fabric, options, clock);
+  for (;;) {
+    const auto more = calibrator.advance();
+    if (!more) return tl::unexpected(more.error());
+    if (!*more) return calibrator.result();
+  }
 }
 
 Json to_cluster_json(const Calibration& calibration, std::string_view name,

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,8 @@ struct CalibrationOptions {
   std::vector<std::size_t> bytes = {512, 4096, 16384, 65536, 262144, 1048576, 4194304};
   std::vector<std::size_t> elements = {64, 1024, 16384, 131072, 1048576, 4194304};
   unsigned turns = 7;  ///< per size, after one that does not count
+  /// A turn has as many calls as take about so long, at least one.
+  std::chrono::milliseconds turn{3};
   std::chrono::milliseconds longest_call{100};
   std::chrono::milliseconds longest_codec{60};
   /// Called on every rank with what is measured next: "allgather@inter", "topk:0.01".
@@ -44,7 +47,6 @@ struct CollectivePoint {
   plan::Phase phase = plan::Phase::kFlat;
   std::size_t bytes = 0;
   Timing time = {};
-  double fitted_us = 0.0;  ///< the median without hiccups: what the line is fitted to
 };
 
 /// time ≈ A · latency + B · bytes · 8 / rate, A and B those of the cost model.
@@ -75,12 +77,33 @@ struct Calibration {
   std::vector<CodecCosts> codecs = {};
 };
 
+/// The same in parts, for whoever has other things to do between them. Every rank calls it alike.
+class Calibrator {
+ public:
+  /// Requires: fabric and clock outlive it; options that calibrate() takes.
+  Calibrator(sync::Fabric& fabric, CalibrationOptions options, Clock& clock);
+  ~Calibrator();
+  Calibrator(Calibrator&&) noexcept;
+
+  /// Measures one size of one collective or codec. False: there was nothing left to measure.
+  /// Errors: as calibrate().
+  Result<bool> advance();
+  /// What the slowest rank has spent so far, at least: the same on every rank.
+  double spent_us() const;
+  /// Requires: advance() returned false.
+  const Calibration& result() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// Measures; every rank calls it with the same options.
 ///
 /// A turn is several calls in a row, as a step has them: collectives with the next one started
 /// while the last one runs, codecs with whole encodes and decodes on all ranks at the same time. A
-/// single call after a barrier would tell of the barrier's ends, of a shaper's empty bucket and of
-/// cold caches as much as of itself; and workers that share a machine share its cores and memory.
+/// single call after a barrier would tell of the barrier's ends, of a shaper's full bucket and of
+/// warm caches as much as of itself; and workers that share a machine share its cores and memory.
 /// Cost:   seconds; a few times the largest size in memory.
 /// Errors: kInvalidArgument on an unknown codec or no sizes; the groups'.
 Result<Calibration> calibrate(sync::Fabric& fabric, const CalibrationOptions& options,

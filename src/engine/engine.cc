@@ -2,12 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <map>
 #include <set>
 #include <utility>
 
+#include "engine/auto_world.h"
+#include "engine/autopilot.h"
+#include "engine/checkpoint.h"
+#include "engine/exchange.h"
+#include "engine/hand_over.h"
+#include "engine/planned.h"
 #include "engine/program.h"
+#include "engine/recorder.h"
 #include "engine/runtime.h"
 #include "engine/simple_plan.h"
+#include "engine/summary.h"
+#include "engine/velocity.h"
+#include "plan/plan_file.h"
+#include "plan/policy.h"
 #include "sync/fabric.h"
 #include "sync/message.h"
 
@@ -16,41 +29,107 @@ namespace gradpress {
 namespace {
 
 using engine::Program;
+using engine::Programs;
 using engine::Runtime;
 
 /// What the audit lets pass: the layouts are exact, so that more is a fault of ours or of a
 /// backend.
 constexpr double kAuditLimit = 0.01;
 
+constexpr std::string_view kAuto = "auto";
+
 std::uint64_t total(const SentBytes& bytes) { return bytes.intra + bytes.inter; }
+
+Status internal(const std::exception& error) {
+  return Status::error(Code::kInternal, "engine: ", error.what());
+}
+
+/// The public boundary: what is thrown behind it ends as a value, and touches no other engine.
+template <class Work>
+auto guarded(const Work& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    if constexpr (std::is_same_v<decltype(work()), Status>) {
+      return internal(error);
+    } else {
+      return tl::unexpected(internal(error));
+    }
+  }
+}
 
 class PlainEngine final : public Engine {
  public:
-  PlainEngine(sync::Fabric fabric, std::vector<engine::TensorSpec> tensors, EngineOptions options)
+  PlainEngine(sync::Fabric fabric, std::vector<engine::TensorSpec> tensors, EngineOptions options,
+              Clock& clock)
       : fabric_(std::make_unique<sync::Fabric>(std::move(fabric))),
         tensors_(std::move(tensors)),
-        options_(std::move(options)) {}
+        options_(std::move(options)),
+        clock_(clock),
+        exchange_(fabric_->group(plan::Phase::kFlat)),
+        recorder_(tensors_.size()),
+        pilot_recorder_(tensors_.size()) {
+    if (options_.momentum) {
+      velocity_.emplace(*options_.momentum, fabric_->topology().workers(), tensors_.size());
+    }
+  }
   ~PlainEngine() override {
-    if (!runtime_) return;
-    const auto messages = runtime_->dissolve();
+    std::vector<std::vector<std::unique_ptr<sync::Message>>> messages;
+    for (const auto& runtime : runtimes_) messages.push_back(runtime->dissolve());
     // First the groups, then what they may still write to.
     fabric_.reset();
   }
 
-  Status install(std::string_view codec);
+  /// What the options ask for.
+  Status start();
 
-  Status ready(std::size_t tensor, std::span<float> gradient) override;
-  Result<EngineStep> wait() override;
+  Status ready(std::size_t tensor, std::span<float> gradient) override {
+    return guarded([&] { return take_ready(tensor, gradient); });
+  }
+  Result<EngineStep> wait() override {
+    return guarded([&] { return end_step(); });
+  }
   Status set_codec(std::string_view codec) override;
+  Status set_plan(const Plan& plan) override;
+  std::string running() const override {
+    return pilot_ ? "auto (" + pilot_->state() + ")" : running_;
+  }
+  Plan plan() const override;
   void scale_residuals(float factor) override;
   void copy_residual(std::size_t tensor, std::span<float> out) const override;
   Status add_residual(std::size_t tensor, std::span<const float> residual) override;
+  std::vector<std::byte> checkpoint() const override;
+  Status restore(std::span<const std::byte> checkpoint) override;
+  void record_trace(unsigned steps) override { recorder_.start(steps); }
+  RecordedTrace recorded_trace() const override { return recorder_.trace(tensors_); }
+  std::vector<EngineSpan> spans() const override;
   std::string summary() const override;
 
  private:
-  Result<Program> make_program(std::string_view codec) const;
-  Status hand_over(Runtime& from, Runtime& to) const;
+  Runtime& runtime() const { return *runtimes_[turn_ % runtimes_.size()]; }
+  const Program& program_of_last_step() const { return runtimes_[last_turn_]->program(); }
+
+  Status take_ready(std::size_t tensor, std::span<float> gradient);
+  Status begin_if_due();
+  Result<EngineStep> end_step();
+  /// Whether all gradients were in range.
+  bool add_momentum();
+  Status start_auto();
+  /// Lets the autopilot look at the step that ended.
+  Status steer();
   Status audit(const EngineStep& step);
+
+  /// `codec`, and what the rules say.
+  Result<Programs> codec_programs(std::string_view codec) const;
+  Result<Programs> raw_programs() const;
+  Result<Programs> simple_programs(const std::vector<std::string>& codecs) const;
+  /// Makes the programs what runs from the next step on, on all ranks or none.
+  Status install(Result<Programs> programs, std::string running);
+  Status make_runtimes(const Programs& programs, std::vector<std::unique_ptr<Runtime>>& made) const;
+  Status between_steps(std::string_view what) const;
+  /// Goes on with the plan of a checkpoint.
+  Status run_saved_plan(const std::string& text);
+  void say_what_is_not_in_effect() const;
   void say(const std::string& line) const {
     if (options_.log) options_.log(line);
   }
@@ -58,122 +137,243 @@ class PlainEngine final : public Engine {
   std::unique_ptr<sync::Fabric> fabric_;
   const std::vector<engine::TensorSpec> tensors_;
   const EngineOptions options_;
-  std::string codec_;
-  std::unique_ptr<Runtime> runtime_;
+  Clock& clock_;
+  engine::Exchange exchange_;
+  std::string running_;
+  std::string description_;
+  Programs programs_;
+  std::vector<std::unique_ptr<Runtime>> runtimes_;              ///< one, or two that take turns
+  std::vector<std::vector<std::vector<std::string>>> actions_;  ///< texts of their stages
+  std::optional<engine::Velocity> velocity_;
+  engine::TraceRecorder recorder_;        ///< the user's
+  engine::TraceRecorder pilot_recorder_;  ///< the autopilot's
+  std::vector<plan::Span> spans_;
   std::uint64_t step_ = 0;
+  std::size_t turn_ = 0;
+  std::size_t last_turn_ = 0;
   bool in_step_ = false;
   bool audit_warned_ = false;
+  std::optional<engine::AutoWorld> auto_world_;
+  std::optional<engine::Autopilot> pilot_;  ///< with codec "auto"
+  Time steered_{0};                         ///< when the autopilot was done with the last step
 };
 
-std::string describe(const Program& program, Runtime& runtime) {
-  std::string text;
-  for (std::size_t i = 0; i < runtime.messages(); ++i) {
-    text += runtime.message(i).description();
-    text += '\n';
-  }
-  for (const auto& order : program.order) {
-    text += "order:";
-    for (const engine::Turn& turn : order) {
-      text += ' ' + std::to_string(turn.message) + '.' + std::to_string(turn.stage);
+std::vector<std::vector<std::string>> action_texts(const Program& program) {
+  std::vector<std::vector<std::string>> texts;
+  for (const sync::MessageSpec& message : program.messages) {
+    auto& stages = texts.emplace_back();
+    for (const plan::Action& action : message.option.actions()) {
+      stages.push_back(plan::to_text(action));
     }
-    text += '\n';
   }
-  return text;
+  return texts;
 }
 
-Result<Program> PlainEngine::make_program(std::string_view codec) const {
-  auto messages = engine::simple_plan(tensors_, codec, fabric_->topology(),
+Status PlainEngine::start() {
+  if (options_.plan) {
+    return install(
+        engine::programs_of(*options_.plan, tensors_, fabric_->topology(), options_.seed), "plan");
+  }
+  if (options_.codec == kAuto) return start_auto();
+  return install(codec_programs(options_.codec), options_.codec);
+}
+
+Status PlainEngine::start_auto() {
+  Result<Programs> raw = raw_programs();
+  if (Status status = engine::AutoWorld::check(options_); !status) raw = tl::unexpected(status);
+  if (Status status = install(std::move(raw), std::string(kAuto)); !status) return status;
+  if (fabric_->topology().workers() == 1) return {};
+  if (!auto_world_) {
+    auto_world_.emplace(
+        *fabric_, exchange_, tensors_, options_, pilot_recorder_, clock_,
+        engine::AutoActions{
+            .run_plan =
+                [this](const Plan& plan) {
+                  return install(
+                      engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed),
+                      std::string(kAuto));
+                },
+            .run_raw = [this] { return install(raw_programs(), std::string(kAuto)); },
+            .say = [this](const std::string& line) { say(line); }});
+  }
+  pilot_.emplace(options_.automatic, *auto_world_);
+  pilot_->start();
+  steered_ = clock_.now();
+  return {};
+}
+
+Status PlainEngine::steer() {
+  if (!pilot_) return {};
+  const double step_us = std::chrono::duration<double, std::micro>(clock_.now() - steered_).count();
+  Status status = pilot_->after_step(step_us);
+  steered_ = clock_.now();
+  return status;
+}
+
+Result<Programs> PlainEngine::codec_programs(std::string_view codec) const {
+  std::vector<std::string> codecs;
+  for (const engine::TensorSpec& tensor : tensors_) {
+    const auto rule = std::ranges::find_if(options_.rules, [&](const CodecRule& candidate) {
+      return plan::matches(candidate.pattern, tensor.name);
+    });
+    codecs.push_back(rule == options_.rules.end() ? std::string(codec) : rule->codec);
+  }
+  return simple_programs(codecs);
+}
+
+Result<Programs> PlainEngine::raw_programs() const {
+  return simple_programs(std::vector<std::string>(tensors_.size(), "none"));
+}
+
+Result<Programs> PlainEngine::simple_programs(const std::vector<std::string>& codecs) const {
+  auto messages = engine::simple_plan(tensors_, codecs, fabric_->topology(),
                                       {.fusion = options_.fusion,
                                        .sum_payloads = options_.sum_payloads,
                                        .least_elements = options_.least_elements,
                                        .bucket_bytes = options_.bucket_bytes,
                                        .seed = options_.seed});
   if (!messages) return tl::unexpected(messages.error());
-  for (sync::MessageSpec& message : *messages) message.feedback = options_.feedback;
-  Program program{.messages = std::move(*messages)};
-  program.order = engine::natural_order(program.messages, fabric_->topology());
-  return program;
+  Programs programs{.first = {.messages = std::move(*messages)}};
+  programs.first.order = engine::natural_order(programs.first.messages, fabric_->topology());
+  return programs;
 }
 
-Status PlainEngine::install(std::string_view codec) {
-  auto program = make_program(codec);
-  if (!program) return program.error();
-  auto runtime = Runtime::make(
-      *program, *fabric_,
-      {.pipelining = options_.pipelining, .allow_unused = options_.allow_unused}, steady_clock());
-  if (!runtime) return runtime.error();
-  const std::string description = describe(*program, **runtime);
-  Status status = sync::check_agreement(fabric_->group(plan::Phase::kFlat), description);
-  if (!status) return status;
-  if (runtime_) {
-    status = hand_over(*runtime_, **runtime);
-    if (!status) return status;
+Status PlainEngine::make_runtimes(const Programs& programs,
+                                  std::vector<std::unique_ptr<Runtime>>& made) const {
+  sync::Memories memories;
+  for (const Program* program : {&programs.first, programs.second ? &*programs.second : nullptr}) {
+    if (program == nullptr) continue;
+    auto runtime = Runtime::make(*program, *fabric_,
+                                 {.pipelining = options_.pipelining,
+                                  .allow_unused = options_.allow_unused,
+                                  .record_spans = options_.record_spans},
+                                 clock_, &memories);
+    if (!runtime) return runtime.error();
+    made.push_back(std::move(*runtime));
   }
-  runtime_ = std::move(*runtime);
-  codec_ = codec;
+  return {};
+}
+
+Status PlainEngine::install(Result<Programs> programs, std::string running) {
+  Group& world = fabric_->group(plan::Phase::kFlat);
+  std::vector<std::unique_ptr<Runtime>> made;
+  Status mine = programs ? Status() : programs.error();
+  if (mine) {
+    for (Program* program : {&programs->first, programs->second ? &*programs->second : nullptr}) {
+      if (program == nullptr) continue;
+      for (sync::MessageSpec& message : program->messages) {
+        message.feedback = options_.feedback;
+        if (options_.momentum) message.momentum = engine::momentum_options(*options_.momentum);
+      }
+    }
+    mine = make_runtimes(*programs, made);
+  }
+  std::string description;
+  for (const auto& runtime : made) description += engine::description_of(*runtime);
+  // A rank that cannot go on says so: the others must not wait for it.
+  if (!mine) description = "cannot run " + running + ": " + mine.message() + "\n";
+  const Status agreed = sync::check_agreement(world, description);
+  if (!mine) return mine;
+  if (!agreed) return agreed;
+  if (!runtimes_.empty()) {
+    const Status moved = engine::hand_over(*runtimes_.front(), *made.front(),
+                                           velocity_ ? &*velocity_ : nullptr, exchange_);
+    if (!moved) return moved;
+  }
+  runtimes_ = std::move(made);
+  programs_ = std::move(*programs);
+  description_ = std::move(description);
+  running_ = std::move(running);
+  turn_ = 0;
+  spans_.clear();
+  actions_.clear();
+  if (options_.record_spans) {
+    for (const auto& runtime : runtimes_) actions_.push_back(action_texts(runtime->program()));
+  }
+  say_what_is_not_in_effect();
+  return {};
+}
+
+void PlainEngine::say_what_is_not_in_effect() const {
   const bool encodes = std::ranges::any_of(
-      program->messages, [](const sync::MessageSpec& message) { return !message.option.is_raw(); });
+      programs_.first.messages,
+      [](const sync::MessageSpec& message) { return !message.option.is_raw(); });
   if (fabric_->topology().workers() == 1) {
-    say("one worker: nothing is exchanged, " + codec_ + " is not in effect on the wire");
-  } else if (!encodes && codec_ != "none") {
-    say(codec_ + " is not in effect: no tensor can take it or is large enough (at least " +
+    say("one worker: nothing is exchanged, " + running_ + " is not in effect on the wire");
+  } else if (!encodes && running_ == "plan") {
+    say("the plan compresses no tensor");
+  } else if (!encodes && running_ != "none" && running_ != kAuto) {
+    say(running_ + " is not in effect: no tensor can take it or is large enough (at least " +
         std::to_string(options_.least_elements) + " elements)");
   }
+}
+
+Status PlainEngine::begin_if_due() {
+  if (in_step_) return {};
+  if (Status status = runtime().begin(step_); !status) return status;
+  in_step_ = true;
   return {};
 }
 
-Status PlainEngine::hand_over(Runtime& from, Runtime& to) const {
-  std::vector<float> residual;
-  for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
-    residual.resize(tensors_[tensor].shape.elements());
-    const auto [old_message, old_member] = from.place_of(tensor);
-    const auto [new_message, new_member] = to.place_of(tensor);
-    from.message(old_message).take_residual(old_member, residual);
-    const bool nothing = std::ranges::all_of(residual, [](float value) { return value == 0.0F; });
-    if (nothing) continue;
-    if (Status status = to.message(new_message).give_residual(new_member, residual); !status) {
-      return status;
-    }
-  }
-  return {};
-}
-
-Status PlainEngine::ready(std::size_t tensor, std::span<float> gradient) {
+Status PlainEngine::take_ready(std::size_t tensor, std::span<float> gradient) {
   if (tensor >= tensors_.size()) {
     return Status::error(Code::kInvalidArgument, "engine: wanted a tensor below ", tensors_.size(),
                          ", got ", tensor);
   }
-  if (!in_step_) {
-    if (Status status = runtime_->begin(step_); !status) return status;
-    in_step_ = true;
-  }
-  return runtime_->ready(static_cast<std::uint32_t>(tensor), gradient);
+  const bool records = recorder_.is_recording() || pilot_recorder_.is_recording();
+  const Time now = records ? clock_.now() : Time{0};
+  if (Status status = begin_if_due(); !status) return status;
+  Status status = runtime().ready(static_cast<std::uint32_t>(tensor), gradient);
+  if (!records || !status) return status;
+  const Time done = clock_.now();
+  recorder_.ready(tensor, now, done);
+  pilot_recorder_.ready(tensor, now, done);
+  return status;
 }
 
-Result<EngineStep> PlainEngine::wait() {
-  if (!in_step_) {
-    if (Status status = runtime_->begin(step_); !status) return tl::unexpected(status);
-    in_step_ = true;
-  }
-  const auto report = runtime_->wait();
+Result<EngineStep> PlainEngine::end_step() {
+  const Time called = clock_.now();
+  if (Status status = begin_if_due(); !status) return tl::unexpected(status);
+  const auto report = runtime().wait();
   if (!report) return tl::unexpected(report.error());
   in_step_ = false;
-  const EngineStep step{.step = step_,
-                        .finite = report->outcome == sync::Outcome::kDone,
-                        .sent = report->sent,
-                        .promised = report->promised,
-                        .exposed_us = report->exposed_us,
-                        .unused = report->unused};
+  EngineStep step{.step = step_,
+                  .finite = report->outcome == sync::Outcome::kDone,
+                  .sent = report->sent,
+                  .promised = report->promised,
+                  .exposed_us = report->exposed_us,
+                  .unused = report->unused};
+  if (options_.record_spans) spans_.assign(report->spans.begin(), report->spans.end());
+  if (velocity_ && !add_momentum()) step.finite = false;
   ++step_;
-  if (Status status = audit(step); !status) return tl::unexpected(status);
+  last_turn_ = turn_ % runtimes_.size();
+  // A message that met NaN sends the same factors again: so do its program's others.
+  if (report->outcome == sync::Outcome::kDone) ++turn_;
+  const Time done = clock_.now();
+  recorder_.end_step(called, done);
+  pilot_recorder_.end_step(called, done);
+  Status status = audit(step);
+  if (status) status = steer();
+  if (!status) return tl::unexpected(status);
   return step;
+}
+
+bool PlainEngine::add_momentum() {
+  Runtime& current = runtime();
+  bool finite = true;
+  for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    const auto [message, member] = current.place_of(tensor);
+    const bool before = current.message(message).has_momentum(member);
+    finite = velocity_->apply(tensor, current.gradient(tensor), before) && finite;
+  }
+  return finite;
 }
 
 Status PlainEngine::audit(const EngineStep& step) {
   const auto sent = static_cast<double>(total(step.sent));
   const auto promised = static_cast<double>(total(step.promised));
   if (std::abs(sent - promised) <= kAuditLimit * promised) return {};
-  const Status status = Status::error(Code::kInternal, "audit of step ", step.step, ": ", codec_,
+  const Status status = Status::error(Code::kInternal, "audit of step ", step.step, ": ", running_,
                                       " promised ", total(step.promised), " bytes, the ",
                                       fabric_->group(plan::Phase::kFlat).backend(),
                                       " backend counted ", total(step.sent));
@@ -182,67 +382,149 @@ Status PlainEngine::audit(const EngineStep& step) {
   return {};
 }
 
+Status PlainEngine::between_steps(std::string_view what) const {
+  if (!in_step_) return {};
+  return Status::error(Code::kInvalidArgument, "engine: ", what, " between steps; step ", step_,
+                       " has not been waited for");
+}
+
 Status PlainEngine::set_codec(std::string_view codec) {
-  if (in_step_) {
-    return Status::error(Code::kInvalidArgument, "engine: the codec changes between steps; step ",
-                         step_, " has not been waited for");
-  }
-  return install(codec);
+  return guarded([&] {
+    if (Status status = between_steps("the codec changes"); !status) return status;
+    if (codec == kAuto) return start_auto();
+    Status status = install(codec_programs(codec), std::string(codec));
+    if (status) pilot_.reset();
+    return status;
+  });
+}
+
+Status PlainEngine::set_plan(const Plan& plan) {
+  return guarded([&] {
+    if (Status status = between_steps("the plan changes"); !status) return status;
+    Status status =
+        install(engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed), "plan");
+    if (status) pilot_.reset();
+    return status;
+  });
+}
+
+Plan PlainEngine::plan() const {
+  Plan plan = engine::plan_of(programs_, tensors_, fabric_->topology());
+  plan.strategy = running_;
+  return plan;
 }
 
 void PlainEngine::scale_residuals(float factor) {
-  for (std::size_t i = 0; i < runtime_->messages(); ++i) {
-    runtime_->message(i).scale_residuals(factor);
-  }
+  Runtime& any = *runtimes_.front();
+  for (std::size_t i = 0; i < any.messages(); ++i) any.message(i).scale_residuals(factor);
+  if (velocity_) velocity_->scale(factor);
 }
 
 void PlainEngine::copy_residual(std::size_t tensor, std::span<float> out) const {
-  const auto [message, member] = runtime_->place_of(static_cast<std::uint32_t>(tensor));
-  runtime_->message(message).copy_residual(member, out);
+  Runtime& any = *runtimes_.front();
+  const auto [message, member] = any.place_of(static_cast<std::uint32_t>(tensor));
+  any.message(message).copy_residual(member, out);
+  if (!velocity_) return;
+  const std::span<const float> carried = velocity_->carried(tensor);
+  for (std::size_t i = 0; i < carried.size(); ++i) out[i] += carried[i];
 }
 
 Status PlainEngine::add_residual(std::size_t tensor, std::span<const float> residual) {
-  const auto [message, member] = runtime_->place_of(static_cast<std::uint32_t>(tensor));
-  return runtime_->message(message).give_residual(member, residual);
+  return guarded([&] {
+    Runtime& any = *runtimes_.front();
+    const auto [message, member] = any.place_of(static_cast<std::uint32_t>(tensor));
+    return any.message(message).give_residual(member, residual);
+  });
+}
+
+std::vector<std::byte> PlainEngine::checkpoint() const {
+  return engine::save_checkpoint({.description = description_,
+                                  .plan = plan::to_json(plan()).dump(),
+                                  .rank = fabric_->rank(),
+                                  .step = step_,
+                                  .turn = static_cast<std::uint32_t>(turn_ % 2)},
+                                 *runtimes_.front(), velocity_ ? &*velocity_ : nullptr);
+}
+
+Status PlainEngine::restore(std::span<const std::byte> checkpoint) {
+  return guarded([&]() -> Status {
+    if (Status status = between_steps("a checkpoint is restored"); !status) return status;
+    auto saved = engine::Checkpoint::open(checkpoint);
+    if (!saved) return saved.error();
+    if (saved->head().rank != fabric_->rank()) {
+      return Status::error(Code::kInvalidArgument, "checkpoint: is rank ", saved->head().rank,
+                           "'s, this is rank ", fabric_->rank());
+    }
+    std::string difference = engine::first_difference(saved->head().description, description_);
+    if (!difference.empty() && pilot_) {
+      // What auto had found then is what goes on.
+      if (Status status = run_saved_plan(saved->head().plan); !status) return status;
+      difference = engine::first_difference(saved->head().description, description_);
+    }
+    if (!difference.empty()) {
+      return Status::error(
+          Code::kInvalidArgument,
+          "checkpoint: is of other tensors, codecs or another world: ", difference);
+    }
+    Status status = saved->load(*runtimes_.front(), velocity_ ? &*velocity_ : nullptr);
+    if (!status) return status;
+    step_ = saved->head().step;
+    turn_ = saved->head().turn;
+    return {};
+  });
+}
+
+Status PlainEngine::run_saved_plan(const std::string& text) {
+  PlanTarget target{.machines = fabric_->topology().machines,
+                    .workers_per_machine = fabric_->topology().workers_per_machine};
+  for (const engine::TensorSpec& tensor : tensors_) {
+    target.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
+  }
+  const auto plan = parse_plan(text, "checkpoint", target);
+  if (!plan) return plan.error();
+  Status status = install(engine::programs_of(*plan, tensors_, fabric_->topology(), options_.seed),
+                          std::string(kAuto));
+  if (status) pilot_->resume("the checkpoint's plan");
+  return status;
+}
+
+std::vector<EngineSpan> PlainEngine::spans() const {
+  std::vector<EngineSpan> spans;
+  if (runtimes_.empty()) return spans;
+  const Program& program = program_of_last_step();
+  for (const plan::Span& span : spans_) {
+    spans.push_back({.lane = plan::to_text(span.lane),
+                     .action = actions_[last_turn_][span.message][span.action],
+                     .message = span.message,
+                     .tensor = program.messages[span.message].members.front().name,
+                     .start_us = span.start_us,
+                     .end_us = span.end_us});
+  }
+  return spans;
 }
 
 std::string PlainEngine::summary() const {
-  const auto& messages = runtime_->program().messages;
-  std::uint64_t elements = 0;
-  std::uint64_t encoded = 0;
-  std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    for (const sync::Member& member : messages[i].members) {
-      elements += member.shape.elements();
-      if (member.codec != "none") encoded += member.shape.elements();
-    }
-    bytes += total(runtime_->message(i).promised_bytes(step_));
-  }
-  const double share =
-      elements == 0 ? 0.0 : 100.0 * static_cast<double>(encoded) / static_cast<double>(elements);
-  std::string text = codec_ + " on " + std::to_string(fabric_->topology().workers()) +
-                     " workers: " + std::to_string(tensors_.size()) + " tensors in " +
-                     std::to_string(messages.size()) +
-                     (messages.size() == 1 ? " message, " : " messages, ") +
-                     std::to_string(std::lround(share)) + " % of the elements encoded, " +
-                     std::to_string(bytes) + " bytes a step from this rank\n";
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const sync::MessageSpec& message = messages[i];
-    text += "  " + message.members.front().name;
-    if (message.members.size() > 1) {
-      text += " and " + std::to_string(message.members.size() - 1) + " more";
-    }
-    text += ": " + plan::to_text(message.option) + '\n';
-  }
-  return text;
+  return engine::summary_of(runtime(), running(), step_, fabric_->topology());
 }
 
-}  // namespace
+Status check_options(const EngineOptions& options) {
+  if (!options.momentum) return {};
+  const MomentumCorrection& momentum = *options.momentum;
+  if (momentum.momentum >= 0.0 && momentum.momentum < 1.0 && momentum.clip_norm >= 0.0 &&
+      std::isfinite(momentum.clip_norm)) {
+    return {};
+  }
+  return Status::error(Code::kInvalidArgument,
+                       "engine: momentum: wanted a factor from 0 to below 1 and a finite clip norm "
+                       "of 0 or more, got ",
+                       momentum.momentum, " and ", momentum.clip_norm);
+}
 
-Result<std::unique_ptr<Engine>> Engine::make(World world, const std::vector<EngineTensor>& tensors,
-                                             const EngineOptions& options) {
+Result<std::unique_ptr<Engine>> make_engine(World world, const std::vector<EngineTensor>& tensors,
+                                            const EngineOptions& options) {
   if (!world.group) return fail(Code::kInvalidArgument, "engine: wanted a group, got none");
   if (tensors.empty()) return fail(Code::kInvalidArgument, "engine: wanted tensors, got none");
+  if (Status status = check_options(options); !status) return tl::unexpected(status);
   std::set<std::string_view> names;
   std::vector<engine::TensorSpec> specs;
   for (const EngineTensor& tensor : tensors) {
@@ -255,9 +537,17 @@ Result<std::unique_ptr<Engine>> Engine::make(World world, const std::vector<Engi
       std::move(world.group),
       {.machines = world.machines, .workers_per_machine = world.workers_per_machine});
   if (!fabric) return tl::unexpected(fabric.error());
-  auto made = std::make_unique<PlainEngine>(std::move(*fabric), std::move(specs), options);
-  if (Status status = made->install(options.codec); !status) return tl::unexpected(status);
+  auto made =
+      std::make_unique<PlainEngine>(std::move(*fabric), std::move(specs), options, steady_clock());
+  if (Status status = made->start(); !status) return tl::unexpected(status);
   return made;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::make(World world, const std::vector<EngineTensor>& tensors,
+                                             const EngineOptions& options) {
+  return guarded([&] { return make_engine(std::move(world), tensors, options); });
 }
 
 }  // namespace gradpress

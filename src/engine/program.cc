@@ -14,7 +14,15 @@ constexpr std::size_t kLinks = 2;
 
 std::size_t index_of(sync::Link link) { return static_cast<std::size_t>(link); }
 
-/// The link of an action that several workers take part in.
+std::string name_of(const Program& program, const Turn& turn) {
+  const sync::MessageSpec& message = program.messages[turn.message];
+  std::string name = "message " + std::to_string(turn.message);
+  if (!message.members.empty()) name += " (" + message.members.front().name + ")";
+  return name + ", stage " + std::to_string(turn.stage);
+}
+
+}  // namespace
+
 std::optional<sync::Link> link_of(const plan::Action& action, const comm::Topology& topology) {
   if (action.kind != plan::ActionKind::kComm) return std::nullopt;
   const bool one_machine = topology.machines == 1;
@@ -30,15 +38,6 @@ std::optional<sync::Link> link_of(const plan::Action& action, const comm::Topolo
   }
   return std::nullopt;
 }
-
-std::string name_of(const Program& program, const Turn& turn) {
-  const sync::MessageSpec& message = program.messages[turn.message];
-  std::string name = "message " + std::to_string(turn.message);
-  if (!message.members.empty()) name += " (" + message.members.front().name + ")";
-  return name + ", stage " + std::to_string(turn.stage);
-}
-
-}  // namespace
 
 std::vector<sync::MessageSpec> make_messages(std::span<const TensorSpec> tensors,
                                              const plan::Strategy& strategy,

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,12 @@ struct Program {
   std::array<std::vector<Turn>, 2> order = {};  ///< by sync::Link
 };
 
+/// What the steps do: all the same, or two kinds that take turns (ACP-SGD's P and Q).
+struct Programs {
+  Program first = {};
+  std::optional<Program> second = {};
+};
+
 struct TensorSpec {
   std::string name = {};
   Shape shape = {};
@@ -53,6 +60,9 @@ std::vector<sync::MessageSpec> make_messages(std::span<const TensorSpec> tensors
 std::array<std::vector<Turn>, 2> order_of(std::span<const plan::Span> spans,
                                           std::span<const sync::MessageSpec> messages,
                                           const comm::Topology& topology);
+
+/// The link on which several workers take part in an action; none: codec work, or a group of one.
+std::optional<sync::Link> link_of(const plan::Action& action, const comm::Topology& topology);
 
 /// An order for messages without a timeline: messages become ready one after the other, every stage
 /// takes as long as any other, and a link serves first what was first runnable.

@@ -1,6 +1,7 @@
 #include "engine/runtime.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace gradpress::engine {
@@ -29,16 +30,17 @@ Runtime::Runtime(Program program, sync::Fabric& fabric, const RuntimeOptions& op
     : program_(std::move(program)), fabric_(fabric), options_(options), clock_(clock) {}
 
 Result<std::unique_ptr<Runtime>> Runtime::make(Program program, sync::Fabric& fabric,
-                                               const RuntimeOptions& options, Clock& clock) {
+                                               const RuntimeOptions& options, Clock& clock,
+                                               sync::Memories* memories) {
   if (Status status = check_order(program, fabric.topology()); !status) {
     return tl::unexpected(status);
   }
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(program), fabric, options, clock));
-  if (Status status = runtime->prepare(); !status) return tl::unexpected(status);
+  if (Status status = runtime->prepare(memories); !status) return tl::unexpected(status);
   return runtime;
 }
 
-Status Runtime::prepare() {
+Status Runtime::prepare(sync::Memories* memories) {
   std::size_t tensors = 0;
   for (const sync::MessageSpec& spec : program_.messages) tensors += spec.members.size();
   where_.resize(tensors);
@@ -47,7 +49,7 @@ Status Runtime::prepare() {
   bool host = false;
   for (std::uint32_t i = 0; i < program_.messages.size(); ++i) {
     const sync::MessageSpec& spec = program_.messages[i];
-    auto message = sync::Message::make(spec, fabric_);
+    auto message = sync::Message::make(spec, fabric_, memories);
     if (!message) return message.error();
     for (std::uint32_t k = 0; k < spec.members.size(); ++k) {
       const std::uint64_t tensor = spec.members[k].tensor;
@@ -73,13 +75,23 @@ Status Runtime::prepare() {
     last_spans_.reserve(most_spans);
   }
   if (!options_.pipelining) return {};
-  if (host) threads_.emplace_back([this] { host_lane(); });
+  if (host) threads_.emplace_back([this] { guard([this] { host_lane(); }); });
   for (const sync::Link link : {sync::Link::kIntra, sync::Link::kInter}) {
     if (!program_.order[static_cast<std::size_t>(link)].empty()) {
-      threads_.emplace_back([this, link] { link_lane(link); });
+      threads_.emplace_back([this, link] { guard([&] { link_lane(link); }); });
     }
   }
   return {};
+}
+
+template <class Lane>
+void Runtime::guard(const Lane& lane) {
+  try {
+    lane();
+  } catch (const std::exception& error) {
+    fail_with(
+        Status::error(Code::kInternal, "engine: a lane ended by an exception: ", error.what()));
+  }
 }
 
 Runtime::~Runtime() { stop_lanes(); }
@@ -154,6 +166,7 @@ Status Runtime::ready(std::uint32_t tensor, std::span<float> gradient) {
                          member.shape.elements(), " elements, got a gradient of ", gradient.size());
   }
   where.is_ready = true;
+  where.gradient = gradient;
   const sync::Stage& first = journey.message->stages().front();
   const Task task{.message = where.message,
                   .stage = 0,

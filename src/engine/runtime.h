@@ -54,11 +54,13 @@ struct StepReport {
 /// Errors:  the first failure ends the runtime: later calls return it.
 class Runtime {
  public:
-  /// Requires: fabric and clock outlive the runtime.
+  /// Requires: fabric and clock outlive the runtime. Runtimes with the same `memories` take turns:
+  ///           one runs one step, another the next.
   /// Errors:   kInvalidArgument: a message that cannot be made, an order that cannot be followed, a
   ///           tensor in two messages.
   static Result<std::unique_ptr<Runtime>> make(Program program, sync::Fabric& fabric,
-                                               const RuntimeOptions& options, Clock& clock);
+                                               const RuntimeOptions& options, Clock& clock,
+                                               sync::Memories* memories = nullptr);
   /// Waits for the collectives under way.
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -74,6 +76,9 @@ class Runtime {
   const Program& program() const { return program_; }
   /// Which message a tensor travels in, and its place there.
   std::pair<std::uint32_t, std::uint32_t> place_of(std::uint32_t tensor) const;
+  /// What stands for the tensor in the step that ended last: the caller's memory, or a stand-in of
+  /// one that was unused.
+  std::span<float> gradient(std::uint32_t tensor) const { return where_[tensor].gradient; }
 
   Status begin(std::uint64_t step);
   /// The tensor's gradient is complete. Does the device's codec work that is due.
@@ -87,6 +92,7 @@ class Runtime {
     std::uint32_t message = 0;
     std::uint32_t member = 0;
     bool is_ready = false;        ///< the caller's alone
+    std::span<float> gradient;    ///< of this step
     std::vector<float> stand_in;  ///< the gradient of an unused tensor
   };
   struct Journey {
@@ -107,7 +113,10 @@ class Runtime {
   static constexpr std::size_t kLinks = 2;
 
   Runtime(Program program, sync::Fabric& fabric, const RuntimeOptions& options, Clock& clock);
-  Status prepare();
+  Status prepare(sync::Memories* memories);
+  /// Runs a lane to its end; what it throws is a failure of this runtime alone.
+  template <class Lane>
+  void guard(const Lane& lane) GRADPRESS_EXCLUDES(mutex_);
 
   bool takes_turn(const sync::Stage& stage) const;
   /// Stage `next` of a message has become the one to do, on whatever thread this runs.

@@ -1,4 +1,4 @@
-// One codec for all: the messages of a step when the user names a codec and nothing was measured.
+// Codecs by name: the messages of a step when the user names codecs and nothing was measured.
 #pragma once
 
 #include <gradpress/status.h>
@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,7 +34,13 @@ struct SimplePlanOptions {
 ///                                                     the messages where payloads are float32
 ///   signs and quantisers                              shards are exchanged, summed, encoded again
 ///   sparsifiers                                       all-gather
+/// Requires: a codec for every tensor. Messages hold tensors of one codec.
 /// Errors: kInvalidArgument on an unknown codec.
+Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> tensors,
+                                                   std::span<const std::string> codecs,
+                                                   const comm::Topology& topology,
+                                                   const SimplePlanOptions& options);
+/// The same codec for all.
 Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> tensors,
                                                    std::string_view codec,
                                                    const comm::Topology& topology,

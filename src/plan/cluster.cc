@@ -163,7 +163,11 @@ Status Cluster::check_codec(const codec::Spec& spec) const {
 Result<Cluster> read_cluster(const std::string& file) {
   const auto json = read_format(file, kFormat);
   if (!json) return tl::unexpected(json.error());
-  const Field root(*json, file);
+  return cluster_from_json(*json, file);
+}
+
+Result<Cluster> cluster_from_json(const Json& json, std::string_view origin) {
+  const Field root(json, origin);
   Cluster cluster;
   const auto name_field = root.at("name");
   if (!name_field) return tl::unexpected(name_field.error());

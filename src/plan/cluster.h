@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "codec/spec.h"
 #include "plan/fit.h"
 #include "plan/option.h"
@@ -73,5 +74,7 @@ struct Cluster {
 /// field, zero machines or workers, a rate or time out of range, a codec that gradpress does not
 /// know, a codec without points or with points out of order.
 Result<Cluster> read_cluster(const std::string& file);
+/// The same from JSON; `origin` stands in errors where the file's name would.
+Result<Cluster> cluster_from_json(const Json& json, std::string_view origin);
 
 }  // namespace gradpress::plan

@@ -1,11 +1,13 @@
 #include "sync/description.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <utility>
 
 #include "codec/spec.h"
 #include "plan/fit.h"
+#include "sync/holdings.h"
 
 namespace gradpress::sync {
 
@@ -34,6 +36,13 @@ std::string text_of(const MessageSpec& spec, const std::vector<codec::Spec>& cod
   text += "\nseed " + number(spec.seed);
   text += std::string("\nfeedback ") +
           (!spec.feedback ? "as the codec needs" : (*spec.feedback ? "yes" : "no"));
+  if (spec.momentum) {
+    char numbers[64];
+    (void)std::snprintf(numbers, sizeof numbers, "%a, clip %a", spec.momentum->momentum,
+                        spec.momentum->clip_norm);
+    text += std::string("\nmomentum ") + numbers + (spec.momentum->nesterov ? ", nesterov" : "") +
+            (spec.momentum->masking ? ", masking" : "");
+  }
   for (std::size_t i = 0; i < spec.members.size(); ++i) {
     const Member& member = spec.members[i];
     text += "\nmember " + number(i) + ": tensor " + number(member.tensor) + " " + member.name +
@@ -62,6 +71,45 @@ std::string objection(const MessageSpec& spec, const std::vector<codec::Spec>& c
   }
   return plan::why_not(spec.option, plan::codec_fit(codecs[index]), spec.members[index].shape,
                        topology);
+}
+
+/// The codec of a member's first encode, made once for all members that have it.
+Result<const Codec*> first_codec(const codec::MomentumOptions& momentum, const Codec& codec,
+                                 std::map<std::string, const Codec*>& made, Described& found) {
+  if (!codec::is_sparsifier(codec)) return &codec;
+  const Codec*& first = made[codec.name()];
+  if (first != nullptr) return first;
+  auto inner = make_codec(codec.name());
+  if (!inner) return tl::unexpected(inner.error());
+  auto wrapped = codec::with_momentum(std::move(*inner), momentum);
+  if (!wrapped) return tl::unexpected(wrapped.error());
+  first = found.codecs.emplace_back(std::move(*wrapped)).get();
+  return first;
+}
+
+/// Whose gradients the first encode's input is the sum of.
+std::uint64_t summed_workers(const MessageSpec& spec, const comm::Topology& topology) {
+  const std::vector<std::uint64_t> elements(1, spec.members.front().shape.elements());
+  const Holdings holdings({.option = spec.option, .topology = topology, .elements = elements});
+  const auto actions = spec.option.actions();
+  const auto comp = std::ranges::find(actions, ActionKind::kComp, &Action::kind);
+  return holdings.point(static_cast<std::size_t>(comp - actions.begin())).covers;
+}
+
+Status add_momentum(const MessageSpec& spec, const comm::Topology& topology, Described& found) {
+  found.summed_workers = summed_workers(spec, topology);
+  if (!spec.momentum) return {};
+  codec::MomentumOptions options = *spec.momentum;
+  options.workers = static_cast<std::uint32_t>(topology.workers() /
+                                               std::max<std::uint64_t>(1, found.summed_workers));
+  std::map<std::string, const Codec*> made;
+  for (MemberCodec& member : found.members) {
+    const auto first = first_codec(options, *member.codec, made, found);
+    if (!first) return first.error();
+    member.first = *first;
+    found.momentum = found.momentum || member.first != member.codec;
+  }
+  return {};
 }
 
 /// Payload bytes of every round of a low-rank message; `none` goes with the last one.
@@ -100,8 +148,11 @@ Result<Described> describe(const MessageSpec& spec, const comm::Topology& topolo
       if (!made) return tl::unexpected(made.error());
       codec = found.codecs.emplace_back(std::move(*made)).get();
     }
-    found.members.push_back(
-        {.codec = codec, .shape = member.shape, .tensor = member.tensor, .name = member.name});
+    found.members.push_back({.codec = codec,
+                             .first = codec,
+                             .shape = member.shape,
+                             .tensor = member.tensor,
+                             .name = member.name});
   }
   const plan::Topology shape{.machines = topology.machines,
                              .workers = topology.workers_per_machine};
@@ -122,6 +173,7 @@ Result<Described> describe(const MessageSpec& spec, const comm::Topology& topolo
     found.tensor += " and " + std::to_string(spec.members.size() - 1) + " more";
   }
   if (spec.option.is_raw()) return found;
+  if (Status status = add_momentum(spec, topology, found); !status) return tl::unexpected(status);
   const auto main = std::ranges::find_if(
       specs, [](const codec::Spec& codec) { return codec.kind != codec::Kind::kNone; });
   const Codec& codec = *found.members[static_cast<std::size_t>(main - specs.begin())].codec;

@@ -25,6 +25,8 @@ struct Described {
   bool low_rank = false;    ///< payloads are whole matrices' factors, cut as one vector
   bool alternates = false;  ///< payload sizes differ between even and odd steps
   bool votes = false;
+  bool momentum = false;             ///< of any member
+  std::uint64_t summed_workers = 1;  ///< whose gradients the first encode's input is the sum of
   DataType payload_type = DataType::kBytes;
   /// Low rank: payload bytes by parity, then round, then member.
   std::vector<std::vector<std::vector<std::size_t>>> vector_bytes = {};

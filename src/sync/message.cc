@@ -7,10 +7,7 @@
 #include "base/buffer.h"
 #include "codec/frame.h"
 #include "kernels/vector.h"
-#include "sync/description.h"
-#include "sync/route.h"
-#include "sync/site.h"
-#include "sync/workspace.h"
+#include "sync/message_impl.h"
 
 namespace gradpress::sync {
 
@@ -26,120 +23,92 @@ SentBytes& operator+=(SentBytes& all, const SentBytes& more) {
 
 }  // namespace
 
-class Message::Impl {
- public:
-  static Result<std::unique_ptr<Impl>> make(const MessageSpec& spec, Fabric& fabric);
-
-  const MessageSpec& spec() const { return spec_; }
-  const std::string& description() const { return described_.text; }
-  std::span<const Stage> stages() const { return stages_; }
-
-  Status begin(std::uint64_t step);
-  Status begin(std::uint64_t step, std::span<const std::span<float>> gradients);
-  Status bind(std::size_t member, std::span<float> gradient);
-  Status encode_member(std::size_t stage, std::size_t member);
-  Status run_codec(std::size_t stage);
-  Status start(std::size_t stage);
-  Status wait(std::size_t stage);
-  bool done(std::size_t stage) const;
-  Result<Outcome> end();
-
-  SentBytes promised(std::uint64_t step, std::size_t stage) const;
-  void copy_residual(std::size_t member, std::span<float> out) const;
-  void take_residual(std::size_t member, std::span<float> out);
-  Status give_residual(std::size_t member, std::span<const float> residual);
-  void scale_residuals(float factor);
-
- private:
-  Impl(MessageSpec spec, Fabric& fabric, Described described)
-      : spec_(std::move(spec)), fabric_(fabric), described_(std::move(described)) {}
-
-  Status make_tables();
-  Status make_sites();
-  const Route& route() const { return routes_[parity_ % routes_.size()]; }
-  const EncodeTask* first_encode(const Route& route, unsigned site) const;
-  unsigned parity_of(std::uint64_t step) const;
-
-  Status check_gradient(std::size_t member, std::span<const float> gradient) const;
-  Status check_bound(std::size_t member) const;
-  Status check_turn(std::size_t stage, ActionKind first, ActionKind second) const;
-  Status decode(const DecodeTask& task);
-  void finish_comm(const CommTask& task);
-  void add_pending(std::size_t member);
-  /// From now on the step counts for nothing: residuals are taken back while that is possible.
-  void poison();
-  void restore();
-  Status failed(Status status);
-
-  const MessageSpec spec_;
-  Fabric& fabric_;
-  Described described_;
-  bool feedback_ = false;  ///< of any member
-  std::vector<Stage> stages_;
-  std::vector<Route> routes_;  ///< two where payload sizes alternate
-  std::optional<Workspace> memory_;
-  std::vector<Site> sites_;
-  std::vector<Buffer<float>> pending_;  ///< residuals given that no state holds; empty: none
-
-  std::uint64_t step_ = 0;
-  unsigned parity_ = 0;
-  unsigned begun_parity_ = 0;  ///< of step_
-  bool in_step_ = false;
-  bool poisoned_ = false;
-  bool overwritten_ = false;  ///< the gradients are no longer what they were
-  std::size_t next_ = 0;      ///< the stage whose turn it is
-  bool started_ = false;
-  Ticket ticket_ = 0;
-  std::vector<bool> bound_;    ///< members whose gradient this step has
-  std::vector<bool> encoded_;  ///< members whose part of the current Comp is done
-};
-
-Result<std::unique_ptr<Message::Impl>> Message::Impl::make(const MessageSpec& spec,
-                                                           Fabric& fabric) {
+Result<std::unique_ptr<Message::Impl>> Message::Impl::make(const MessageSpec& spec, Fabric& fabric,
+                                                           Memories* memories) {
   auto described = describe(spec, fabric.topology());
   if (!described) return tl::unexpected(described.error());
   std::unique_ptr<Impl> impl(new Impl(spec, fabric, std::move(*described)));
-  Status status = impl->make_tables();
-  if (status.is_ok()) status = impl->make_sites();
-  if (!status.is_ok()) return tl::unexpected(status);
+  impl->find_memories(memories);
+  impl->make_tables();
+  if (Status status = impl->make_sites(); !status) return tl::unexpected(status);
   return impl;
 }
 
-Status Message::Impl::make_tables() {
+Route Message::Impl::make_route_for(std::span<const unsigned> parities) const {
   std::vector<std::uint64_t> elements;
   std::vector<const Codec*> codecs;
   for (const MemberCodec& member : described_.members) {
     elements.push_back(member.shape.elements());
     codecs.push_back(member.codec);
-    feedback_ = feedback_ || spec_.feedback.value_or(member.codec->traits().needs_feedback);
   }
-  const std::size_t variants = described_.alternates ? 2 : 1;
-  std::vector<std::size_t> bytes;
-  for (std::size_t i = 0; i < variants; ++i) {
-    RouteInput input{.option = spec_.option,
+  std::vector<std::vector<std::size_t>> vector_bytes;
+  if (described_.low_rank) {
+    vector_bytes = described_.vector_bytes.front();
+    for (std::size_t round = 0; round < vector_bytes.size() && described_.alternates; ++round) {
+      for (std::size_t i = 0; i < parities.size(); ++i) {
+        vector_bytes[round][i] = described_.vector_bytes[parities[i]][round][i];
+      }
+    }
+  }
+  return make_route({.option = spec_.option,
                      .topology = fabric_.topology(),
                      .rank = fabric_.rank(),
                      .elements = elements,
                      .codecs = codecs,
+                     .vector_bytes = vector_bytes,
                      .payload_type = described_.payload_type,
-                     .feedback = feedback_};
-    if (described_.low_rank) input.vector_bytes = described_.vector_bytes[i];
-    routes_.push_back(make_route(input));
-    bytes.resize(routes_[i].buffer_bytes.size());
-    std::ranges::transform(bytes, routes_[i].buffer_bytes, bytes.begin(),
+                     .feedback = feedback_});
+}
+
+void Message::Impl::make_tables() {
+  const std::size_t members = described_.members.size();
+  feedback_ = described_.momentum;
+  for (const MemberCodec& member : described_.members) {
+    feedback_ = feedback_ || spec_.feedback.value_or(member.codec->traits().needs_feedback);
+  }
+  std::vector<std::size_t> bytes;
+  for (unsigned parity = 0; parity < (described_.alternates ? 2U : 1U); ++parity) {
+    routes_.push_back(make_route_for(std::vector<unsigned>(members, parity)));
+    const auto& more = routes_.back().buffer_bytes;
+    bytes.resize(more.size());
+    std::ranges::transform(bytes, more, bytes.begin(),
                            [](std::size_t a, std::size_t b) { return std::max(a, b); });
   }
-  memory_.emplace(bytes, elements.size());
+  memory_.emplace(bytes, members);
   for (const plan::Action& action : spec_.option.actions()) {
     stages_.push_back(
         {.action = action,
          .link = action.kind == ActionKind::kComm ? fabric_.link(action.phase) : Link::kInter,
          .first_codec = stages_.empty() && action.kind == ActionKind::kComp});
   }
-  bound_.resize(elements.size());
-  encoded_.resize(elements.size());
-  pending_.resize(elements.size());
-  return {};
+  bound_.resize(members);
+  encoded_.resize(members);
+  parities_.resize(members);
+  choose_route();
+}
+
+void Message::Impl::choose_route() {
+  if (!described_.alternates) return;
+  std::ranges::transform(memories_, parities_.begin(),
+                         [](const auto& memory) { return memory->parity; });
+  if (std::ranges::adjacent_find(parities_, std::ranges::not_equal_to()) == parities_.end()) {
+    route_ = parities_.front();
+    return;
+  }
+  std::vector<unsigned> opposite(parities_.size());
+  std::ranges::transform(parities_, opposite.begin(), [](unsigned parity) { return 1 - parity; });
+  if (out_of_step_ == opposite) {
+    route_ = 3;
+    return;
+  }
+  if (out_of_step_ != parities_) {
+    routes_.resize(2);
+    routes_.push_back(make_route_for(parities_));
+    routes_.push_back(make_route_for(opposite));
+    for (const Route& route : std::span(routes_).last(2)) memory_->grow(route.buffer_bytes);
+    out_of_step_ = parities_;
+  }
+  route_ = 2;
 }
 
 const EncodeTask* Message::Impl::first_encode(const Route& route, unsigned site) const {
@@ -163,7 +132,7 @@ Status Message::Impl::make_sites() {
          .payload_type = described_.payload_type,
          .message = codec::hash_of(std::as_bytes(std::span<const char>(described_.text))),
          .restores = feedback_},
-        first_encode(routes_[0], site));
+        first_encode(routes_[0], site), memories_);
     if (!made) return made.error();
     sites_.push_back(std::move(*made));
   }
@@ -178,7 +147,7 @@ Status Message::Impl::begin(std::uint64_t step) {
   }
   if (in_step_) (void)failed({});
   step_ = step;
-  begun_parity_ = parity_;
+  choose_route();
   in_step_ = true;
   poisoned_ = false;
   overwritten_ = false;
@@ -269,9 +238,8 @@ void Message::Impl::poison() {
 }
 
 void Message::Impl::add_pending(std::size_t member) {
-  if (!pending_[member].empty()) {
-    kernels::add(memory_->gradients()[member], pending_[member].span());
-  }
+  const Buffer<float>& pending = memories_[member]->pending;
+  if (!pending.empty()) kernels::add(memory_->gradients()[member], pending.span());
 }
 
 Status Message::Impl::encode_member(std::size_t stage, std::size_t member) {
@@ -416,72 +384,28 @@ Result<Outcome> Message::Impl::end() {
     for (const std::span<float> gradient : memory_->gradients()) std::ranges::fill(gradient, kNan);
     return Outcome::kNonFinite;
   }
-  for (Buffer<float>& pending : pending_) pending = Buffer<float>();
-  ++parity_;
+  for (const auto& memory : memories_) {
+    memory->pending = Buffer<float>();
+    memory->parity = 1 - memory->parity;
+  }
   return Outcome::kDone;
-}
-
-/// Steps alternate as long as they end well; counted from the one that was begun last.
-unsigned Message::Impl::parity_of(std::uint64_t step) const {
-  return static_cast<unsigned>((begun_parity_ + (step - step_)) % 2);
 }
 
 SentBytes Message::Impl::promised(std::uint64_t step, std::size_t stage) const {
   if (stage >= stages_.size()) return {};
-  const Route& route = routes_[parity_of(step) % routes_.size()];
+  // Steps alternate as long as they end well; counted from the one that was begun last.
+  const bool odd = described_.alternates && (step - step_) % 2 == 1;
+  const Route& route = routes_[odd ? route_ ^ 1U : route_];
   const auto* task = std::get_if<CommTask>(&route.tasks[stage]);
   return task == nullptr ? SentBytes{} : task->sent;
-}
-
-void Message::Impl::copy_residual(std::size_t member, std::span<float> out) const {
-  std::ranges::fill(out, 0.0F);
-  if (!pending_[member].empty()) kernels::add(out, pending_[member].span());
-  for (unsigned site = 0; site < sites_.size(); ++site) {
-    const EncodeTask* task = first_encode(routes_[0], site);
-    if (task != nullptr && task->counted) sites_[site].add_residual(*task, member, out);
-  }
-}
-
-void Message::Impl::take_residual(std::size_t member, std::span<float> out) {
-  copy_residual(member, out);
-  pending_[member] = Buffer<float>();
-  for (Site& site : sites_) site.clear_residual(member);
-}
-
-Status Message::Impl::give_residual(std::size_t member, std::span<const float> residual) {
-  const MemberCodec& what = described_.members[member];
-  if (residual.size() != what.shape.elements()) {
-    return Status::error(Code::kInvalidArgument, "residual of ", what.name, ": wanted ",
-                         what.shape.elements(), " elements, got ", residual.size());
-  }
-  if (const std::size_t at = kernels::first_out_of_range(residual, kGradientLimit);
-      at != kernels::kAllInRange) {
-    return Status::error(Code::kNonFinite, "residual of ", what.name, ": element ", at, " is ",
-                         residual[at], ", wanted a finite value below ", kGradientLimit);
-  }
-  // A state that holds one piece, or is one of several replicas, cannot take a share of its own.
-  const EncodeTask* first = sites_.empty() ? nullptr : first_encode(routes_[0], 0);
-  if (first != nullptr && first->inputs[member].at.in_gradients() &&
-      sites_.front().has_feedback(member)) {
-    std::vector<float> sum(residual.begin(), residual.end());
-    sites_.front().add_residual(*first, member, sum);
-    return sites_.front().load_residual(member, sum);
-  }
-  if (pending_[member].empty()) pending_[member] = Buffer<float>(residual.size());
-  kernels::add(pending_[member].span(), residual);
-  return {};
-}
-
-void Message::Impl::scale_residuals(float factor) {
-  for (Buffer<float>& pending : pending_) kernels::scale(pending.span(), factor);
-  for (Site& site : sites_) site.scale_residuals(factor);
 }
 
 Message::Message(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Message::~Message() = default;
 
-Result<std::unique_ptr<Message>> Message::make(const MessageSpec& spec, Fabric& fabric) {
-  auto impl = Impl::make(spec, fabric);
+Result<std::unique_ptr<Message>> Message::make(const MessageSpec& spec, Fabric& fabric,
+                                               Memories* memories) {
+  auto impl = Impl::make(spec, fabric, memories);
   if (!impl) return tl::unexpected(impl.error());
   return std::unique_ptr<Message>(new Message(std::move(*impl)));
 }
@@ -530,16 +454,5 @@ SentBytes Message::promised_bytes(std::uint64_t step) const {
 SentBytes Message::promised_bytes(std::uint64_t step, std::size_t stage) const {
   return impl_->promised(step, stage);
 }
-
-void Message::take_residual(std::size_t member, std::span<float> out) {
-  impl_->take_residual(member, out);
-}
-void Message::copy_residual(std::size_t member, std::span<float> out) const {
-  impl_->copy_residual(member, out);
-}
-Status Message::give_residual(std::size_t member, std::span<const float> residual) {
-  return impl_->give_residual(member, residual);
-}
-void Message::scale_residuals(float factor) { impl_->scale_residuals(factor); }
 
 }  // namespace gradpress::sync

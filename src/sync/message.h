@@ -21,8 +21,11 @@
 #include <string_view>
 #include <vector>
 
+#include "codec/momentum.h"
 #include "plan/option.h"
 #include "sync/fabric.h"
+#include "sync/memory.h"
+#include "sync/snapshot.h"
 
 namespace gradpress::sync {
 
@@ -42,6 +45,9 @@ struct MessageSpec {
   std::uint64_t seed = 0;
   /// Error feedback at every encode that loses something; none: what the codec needs.
   std::optional<bool> feedback = {};
+  /// Accumulates before the first encode of members whose codec is a sparsifier. `workers` is not
+  /// looked at: the message knows how many it stands for.
+  std::optional<codec::MomentumOptions> momentum = {};
 };
 
 struct Stage {
@@ -69,10 +75,12 @@ enum class Outcome : std::uint8_t {
 ///          unspecified.
 class Message {
  public:
-  /// Requires: the fabric outlives the message.
+  /// Requires: the fabric outlives the message, `memories` the call. What the members keep between
+  ///           steps is looked for there and put there; none: the message has it for itself.
   /// Errors:   kInvalidArgument: no members, a codec that does not exist, an option that the codec
   ///           or the topology cannot take (plan::why_not's sentence).
-  static Result<std::unique_ptr<Message>> make(const MessageSpec& spec, Fabric& fabric);
+  static Result<std::unique_ptr<Message>> make(const MessageSpec& spec, Fabric& fabric,
+                                               Memories* memories = nullptr);
   ~Message();
 
   const MessageSpec& spec() const;
@@ -120,8 +128,33 @@ class Message {
   /// Adds to the first encode's residual; without an encode or feedback it is kept and added to the
   /// next step's gradient.
   Status give_residual(std::size_t member, std::span<const float> residual);
-  /// Multiplies all residuals (a changed loss scale). Requires: a finite factor.
+  /// Takes what add_to_next() or give_residual() kept for the next step's gradient, and that alone.
+  /// False: there was nothing, `out` is untouched. Requires: as take_residual.
+  bool take_next(std::size_t member, std::span<float> out);
+  /// Whether give_residual() puts a share into a state of this rank's own, before which nothing is
+  /// summed: the same on all ranks.
+  bool keeps_residual(std::size_t member) const;
+  /// Keeps it for the next step's gradient, whatever the codec: before momentum, where there is
+  /// any. Errors: as give_residual.
+  Status add_to_next(std::size_t member, std::span<const float> gradient);
+  /// Multiplies all residuals (a changed loss scale), and momentum. Requires: a finite factor.
   void scale_residuals(float factor);
+
+  /// Whether momentum accumulates before the member's first encode: the same on all ranks.
+  bool has_momentum(std::size_t member) const;
+  /// How many workers' gradients the first encode's input is the sum of.
+  std::uint64_t summed_workers() const;
+  /// This rank's share: over all ranks they add up to the workers' momentum (identical replicas are
+  /// counted once). Requires: as copy_residual.
+  void copy_momentum(std::size_t member, std::span<float> out) const;
+  /// Replaces it by the part of `momentum`, a whole tensor's, that this rank's first encode holds:
+  /// that of summed_workers() workers together. Without momentum: nothing.
+  Status load_momentum(std::size_t member, std::span<const float> momentum);
+
+  /// All that the next step needs of a member; load() wants it of the same member, codec and
+  /// option. Between steps.
+  void save(std::size_t member, ByteWriter& out) const;
+  Status load(std::size_t member, ByteReader& in);
 
  private:
   class Impl;

@@ -54,14 +54,15 @@ bool all_finite(DataType type, std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<Site> Site::make(std::span<const MemberCodec> members, const SiteOptions& options,
-                        const EncodeTask* task) {
+                        const EncodeTask* task,
+                        std::span<const std::shared_ptr<TensorMemory>> memories) {
   Site site(members, options);
   std::size_t scratch = 0;
   for (std::size_t i = 0; i < members.size(); ++i) {
     const MemberCodec& member = members[i];
-    const Traits& traits = member.codec->traits();
+    const Codec& codec = site.codec(i);
+    const Traits& traits = codec.traits();
     StateOptions state{.seed = options.seed, .tensor = member.tensor, .site = options.site};
-    Kept kept;
     if (task == nullptr) {
       state.shape = Shape::flat(0);
       state.feedback = false;
@@ -71,14 +72,23 @@ Result<Site> Site::make(std::span<const MemberCodec> members, const SiteOptions&
       state.first_shard = task->first_shard;
       // What loses nothing has no residual, whatever the others beside it have.
       if (traits.biased || traits.supports_feedback) state.feedback = options.feedback;
-      scratch = std::max(scratch, member.codec->encode_bound(state.shape, task->shards));
+      scratch = std::max(scratch, codec.encode_bound(state.shape, task->shards));
     }
-    auto made = member.codec->make_state(state);
-    if (!made) {
-      return fail(made.error().code(), "tensor ", member.name, ": ", made.error().message());
+    auto& known = memories[i]->states;
+    if (known.size() <= options.site) known.resize(options.site + 1);
+    std::shared_ptr<State>& kept = known[options.site];
+    if (kept == nullptr) {
+      auto made = codec.make_state(state);
+      if (!made) {
+        return fail(made.error().code(), "tensor ", member.name, ": ", made.error().message());
+      }
+      kept = std::move(*made);
+    } else if (!(kept->shape() == state.shape)) {
+      return fail(Code::kInvalidArgument, "tensor ", member.name, ": its two messages encode ",
+                  kept->shape().to_string(), " and ", state.shape.to_string(),
+                  ": wanted one option for both");
     }
-    (task == nullptr ? kept.decoder : kept.encoder) = std::move(*made);
-    site.kept_.push_back(std::move(kept));
+    site.kept_.push_back({.state = kept, .encodes = task != nullptr});
   }
   if (task != nullptr) {
     const bool copies = task->shards > 1 && (task->framed || members.size() > 1);
@@ -98,7 +108,7 @@ codec::FrameKey Site::key(std::uint64_t step, const PlacedBlock& block) const {
 
 Result<Health> Site::encode(const EncodeTask& task, std::size_t member, std::uint64_t step,
                             Workspace& memory) {
-  const Codec& codec = *members_[member].codec;
+  const Codec& codec = this->codec(member);
   Kept& kept = kept_[member];
   if (skips(codec, task, member)) return Health::kGood;
   const std::span<const float> input = memory.floats(task.inputs[member]);
@@ -130,8 +140,8 @@ Result<Health> Site::encode(const EncodeTask& task, std::size_t member, std::uin
 
 Result<std::size_t> Site::encode_blocks(const EncodeTask& task, std::size_t member,
                                         const EncodeArgs& args, Workspace& memory) {
-  const Codec& codec = *members_[member].codec;
-  State& state = *kept_[member].encoder;
+  const Codec& codec = this->codec(member);
+  State& state = *kept_[member].state;
   if (task.shards == 1) {
     const PlacedBlock& block = task.blocks.front();
     const std::span<std::byte> frame = bytes_of(block, task.buffer, memory);
@@ -222,8 +232,8 @@ Result<Health> Site::decode(const DecodeTask& task, std::uint64_t step, Workspac
 
 Status Site::decode_member(const DecodeTask& task, std::size_t member, std::uint64_t step,
                            Workspace& memory) {
-  const Codec& codec = *members_[member].codec;
-  State& state = kept_[member].for_decoding();
+  const Codec& codec = this->codec(member);
+  State& state = *kept_[member].state;
   const bool votes = codec.traits().combine == Combine::kVote;
   const float weight = task.scales && !votes ? 1.0F / static_cast<float>(options_.workers) : 1.0F;
   const std::span<float> output = memory.floats(task.outputs[member]);
@@ -258,11 +268,14 @@ Status Site::decode_member(const DecodeTask& task, std::size_t member, std::uint
 void Site::restore(const EncodeTask& task, std::uint64_t step, Workspace& memory) {
   for (std::size_t member = 0; member < members_.size(); ++member) {
     Kept& kept = kept_[member];
-    if (!std::exchange(kept.encoded, false) || !kept.encoder->has_feedback()) continue;
-    const Codec& codec = *members_[member].codec;
+    if (!std::exchange(kept.encoded, false)) continue;
     const std::span<const float> input = memory.floats(task.inputs[member]);
+    std::vector<float> fed(input.begin(), input.end());
+    if (codec::MomentumState* momentum = this->momentum(member)) momentum->rewind(input, fed);
+    if (!kept.state->has_feedback()) continue;
+    const Codec& codec = this->codec(member);
     std::vector<float> residual(input.size());
-    kept.encoder->materialise(residual);
+    kept.state->materialise(residual);
     // Two-round codecs take out of their residual what was sent only when they finish.
     if (codec.traits().rounds == 1) {
       // Low-rank states note what they decode; under a step that never is, it is dropped.
@@ -274,13 +287,13 @@ void Site::restore(const EncodeTask& task, std::uint64_t step, Workspace& memory
             shard_range(all.size(), task.shards, static_cast<std::uint32_t>(i));
         const auto payload =
             codec::payload_of(*block.layout, member, bytes_of(block, task.buffer, memory));
-        (void)codec.decode(*kept.encoder,
+        (void)codec.decode(*kept.state,
                            {.payload = payload, .shard = block.shard, .step = decode_step},
                            all.subspan(piece.begin, piece.count));
       }
     }
-    kernels::undo_add(residual, input, std::numeric_limits<float>::infinity());
-    (void)kept.encoder->load(residual);
+    kernels::undo_add(residual, fed, std::numeric_limits<float>::infinity());
+    (void)kept.state->load(residual);
   }
 }
 
@@ -289,30 +302,58 @@ void Site::commit() {
 }
 
 bool Site::has_feedback(std::size_t member) const {
-  return kept_[member].encoder && kept_[member].encoder->has_feedback();
+  return kept_[member].encodes && kept_[member].state->has_feedback();
 }
 
 void Site::add_residual(const EncodeTask& task, std::size_t member, std::span<float> tensor) const {
   if (!has_feedback(member)) return;
   std::vector<float> residual(task.inputs[member].bytes / sizeof(float));
-  kept_[member].encoder->materialise(residual);
+  kept_[member].state->materialise(residual);
   kernels::add(tensor.subspan(task.begins[member], residual.size()), residual);
 }
 
 Status Site::load_residual(std::size_t member, std::span<const float> residual) {
-  return kept_[member].encoder->load(residual);
+  return kept_[member].state->load(residual);
 }
 
 void Site::clear_residual(std::size_t member) {
   if (!has_feedback(member)) return;
-  const std::vector<float> zeros(kept_[member].encoder->shape().elements());
+  const std::vector<float> zeros(kept_[member].state->shape().elements());
   (void)load_residual(member, zeros);
 }
 
 void Site::scale_residuals(float factor) {
   for (Kept& kept : kept_) {
-    if (kept.encoder) kept.encoder->scale(factor);
+    if (kept.encodes) kept.state->scale(factor);
   }
+}
+
+codec::MomentumState* Site::momentum(std::size_t member) const {
+  return kept_[member].encodes ? dynamic_cast<codec::MomentumState*>(kept_[member].state.get())
+                               : nullptr;
+}
+
+void Site::save(std::size_t member, ByteWriter& out) const {
+  const State& state = *kept_[member].state;
+  std::vector<float> residual;
+  if (has_feedback(member)) {
+    residual.resize(state.shape().elements());
+    state.materialise(residual);
+  }
+  out.put_floats(residual);
+  out.put_bytes(state.save_extras());
+}
+
+Status Site::load(std::size_t member, ByteReader& in) {
+  State& state = *kept_[member].state;
+  const std::vector<float> residual = in.floats();
+  const std::span<const std::byte> extras = in.bytes();
+  if (!in.status()) return in.status();
+  Status status = state.load_extras(extras);
+  if (status && has_feedback(member)) status = state.load(residual);
+  if (status) return {};
+  return Status::error(Code::kCorruptPayload, "state of ", members_[member].name, ": ",
+                       status.message());
 }
 
 }  // namespace gradpress::sync

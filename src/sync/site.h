@@ -13,7 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "codec/momentum.h"
+#include "sync/memory.h"
 #include "sync/route.h"
+#include "sync/snapshot.h"
 #include "sync/workspace.h"
 
 namespace gradpress::sync {
@@ -21,6 +24,7 @@ namespace gradpress::sync {
 /// What the states of one message have in common.
 struct MemberCodec {
   const Codec* codec = nullptr;
+  const Codec* first = nullptr;  ///< at the first site; differs where momentum goes before it
   Shape shape = {};
   std::uint64_t tensor = 0;
   std::string name = {};
@@ -42,10 +46,12 @@ enum class Health : std::uint8_t { kGood, kPoisoned };
 /// Threads: one at a time.
 class Site {
  public:
-  /// `task` is this rank's encode, null when it only decodes here.
-  /// Errors: make_state's.
+  /// `task` is this rank's encode, null when it only decodes here. States that the memories hold
+  /// already are used, others are made and put there.
+  /// Errors: make_state's; kInvalidArgument on a memory's state of another shape.
   static Result<Site> make(std::span<const MemberCodec> members, const SiteOptions& options,
-                           const EncodeTask* task);
+                           const EncodeTask* task,
+                           std::span<const std::shared_ptr<TensorMemory>> memories);
 
   /// Encodes one member's input. `step` as in begin(). Poisoned: the residual is as it was.
   Result<Health> encode(const EncodeTask& task, std::size_t member, std::uint64_t step,
@@ -71,13 +77,17 @@ class Site {
   void clear_residual(std::size_t member);
   void scale_residuals(float factor);
 
+  /// Null where the member's encode here has none.
+  codec::MomentumState* momentum(std::size_t member) const;
+  /// Where an encode with feedback keeps its part of the tensor's residual, and all else it keeps.
+  void save(std::size_t member, ByteWriter& out) const;
+  Status load(std::size_t member, ByteReader& in);
+
  private:
   struct Kept {
-    std::unique_ptr<State> encoder;  ///< null where this rank never encodes
-    std::unique_ptr<State> decoder;  ///< where it does not
-    bool encoded = false;            ///< in this step, and well
-
-    State& for_decoding() const { return encoder ? *encoder : *decoder; }
+    std::shared_ptr<State> state;
+    bool encodes = false;  ///< false: this rank only decodes here, by an empty state
+    bool encoded = false;  ///< in this step, and well
   };
 
   Site(std::span<const MemberCodec> members, const SiteOptions& options)
@@ -88,6 +98,9 @@ class Site {
   Result<Health> check_blocks(const DecodeTask& task, std::uint64_t step, Workspace& memory) const;
   Status decode_member(const DecodeTask& task, std::size_t member, std::uint64_t step,
                        Workspace& memory);
+  const Codec& codec(std::size_t member) const {
+    return options_.site == 0 ? *members_[member].first : *members_[member].codec;
+  }
   codec::FrameKey key(std::uint64_t step, const PlacedBlock& block) const;
 
   std::span<const MemberCodec> members_;  ///< the message's

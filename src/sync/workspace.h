@@ -19,6 +19,13 @@ class Workspace {
     for (const std::size_t bytes : buffer_bytes) buffers_.emplace_back(bytes);
   }
 
+  /// Makes buffers that are smaller as large as this. What they held is lost.
+  void grow(std::span<const std::size_t> buffer_bytes) {
+    for (std::size_t i = 0; i < buffer_bytes.size(); ++i) {
+      if (buffers_[i].size() < buffer_bytes[i]) buffers_[i] = Buffer<std::byte>(buffer_bytes[i]);
+    }
+  }
+
   std::vector<std::span<float>>& gradients() { return gradients_; }
 
   std::span<std::byte> bytes(const Area& area) {

@@ -4,9 +4,11 @@
 #include <gradpress/codec.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,7 +97,8 @@ class Cluster {
       const Status status = codec_->finish(*states_[w], workers, dst);
       EXPECT_TRUE(status.is_ok()) << status.to_string();
       if (w == 0) applied = dst;
-      EXPECT_EQ(std::memcmp(applied.data(), dst.data(), dst.size() * sizeof(float)), 0)
+      EXPECT_TRUE(
+          std::ranges::equal(std::as_bytes(std::span(applied)), std::as_bytes(std::span(dst))))
           << "worker " << w << " applies another gradient in step " << step_;
       EXPECT_EQ(states_[w]->save_extras(), states_[0]->save_extras())
           << "worker " << w << " has other factors after step " << step_;

@@ -1,88 +1,24 @@
 #include <gradpress/engine.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
 #include <mutex>
-#include <random>
-#include <thread>
 
 #include "comm/local/local.h"
+#include "engine/engine_workers.h"
 
 namespace gradpress {
 namespace {
 
-constexpr unsigned kWorkers = 4;
+using test::alike;
+using test::gradients_of;
+using test::kWorkers;
+using test::Ledger;
+using test::on_every_rank;
+using Gradients = test::EngineGradients;
 
-std::vector<EngineTensor> tensors() {
-  return {{.name = "fc.weight", .shape = Shape{40, 60}},
-          {.name = "fc.bias", .shape = Shape{40}},
-          {.name = "conv.weight", .shape = Shape{16, 8, 3, 3}},
-          {.name = "conv.bias", .shape = Shape{16}},
-          {.name = "embedding", .shape = Shape{1001, 3}}};
-}
-
-using Gradients = std::vector<std::vector<float>>;
-
-Gradients gradients_of(unsigned rank, unsigned step) {
-  std::mt19937 random(100 * step + rank);
-  std::normal_distribution<float> normal;
-  Gradients gradients;
-  for (const EngineTensor& tensor : tensors()) {
-    std::vector<float>& gradient = gradients.emplace_back(tensor.shape.elements());
-    for (float& value : gradient) value = normal(random);
-  }
-  return gradients;
-}
-
-/// Runs work(rank, engine) on every worker's thread; returns what went wrong in making engines.
-template <class Work>
-std::vector<Status> on_every_rank(const std::array<EngineOptions, kWorkers>& options,
-                                  const Work& work) {
-  auto world = comm::make_local_world({.topology = {.machines = 2, .workers_per_machine = 2}});
-  std::vector<Status> failures(kWorkers);
-  std::vector<std::thread> threads;
-  for (unsigned rank = 0; rank < kWorkers; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto engine = Engine::make(
-          {.group = std::move((*world)[rank]), .machines = 2, .workers_per_machine = 2}, tensors(),
-          options[rank]);
-      if (!engine) {
-        failures[rank] = engine.error();
-        return;
-      }
-      work(rank, **engine);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return failures;
-}
-
-std::array<EngineOptions, kWorkers> alike(const EngineOptions& options) {
-  return {options, options, options, options};
-}
-
-/// workers × Σ applied + Σ residuals − Σ gradients, per element: zero when nothing is lost.
-struct Ledger {
-  std::mutex mutex;
-  std::vector<std::vector<double>> balance;
-
-  Ledger() {
-    for (const EngineTensor& tensor : tensors()) balance.emplace_back(tensor.shape.elements());
-  }
-  void add(std::size_t tensor, std::span<const float> values, double factor) {
-    const std::scoped_lock lock(mutex);
-    for (std::size_t i = 0; i < values.size(); ++i) balance[tensor][i] += factor * values[i];
-  }
-  double worst() const {
-    double most = 0.0;
-    for (const auto& tensor : balance) {
-      for (const double value : tensor) most = std::max(most, std::abs(value));
-    }
-    return most;
-  }
-};
+std::vector<EngineTensor> tensors() { return test::small_model(); }
 
 class EveryCodec : public testing::TestWithParam<const char*> {};
 
@@ -184,6 +120,96 @@ TEST(Engine, WrongTensorsAreRefused) {
                 .error()
                 .code(),
             Code::kInvalidArgument);
+}
+
+TEST(Engine, TheFirstRuleThatFitsATensorDecides) {
+  const EngineOptions options{.codec = "efsign",
+                              .rules = {{.pattern = "conv.*", .codec = "topk:0.1"},
+                                        {.pattern = "*.weight", .codec = "acpsgd:2"},
+                                        {.pattern = "embed*", .codec = "none"}}};
+  const auto failures = on_every_rank(alike(options), [](unsigned, Engine& engine) {
+    const Plan plan = engine.plan();
+    EXPECT_EQ(plan.tensors[0].codec, "acpsgd:2");
+    EXPECT_EQ(plan.tensors[2].codec, "topk:0.1");
+    EXPECT_EQ(plan.tensors[4].codec, "none");
+    ASSERT_TRUE(engine.set_codec("int8").is_ok());
+    EXPECT_EQ(engine.plan().tensors[2].codec, "topk:0.1") << "rules stay in force";
+    EXPECT_EQ(engine.running(), "int8");
+  });
+  test::expect_all_ok(failures);
+}
+
+TEST(Engine, SpansNameLanesActionsAndTensors) {
+  EngineOptions options{.codec = "topk:0.05"};
+  options.record_spans = true;
+  const auto failures = on_every_rank(alike(options), [](unsigned rank, Engine& engine) {
+    EXPECT_TRUE(engine.spans().empty());
+    Gradients gradients = gradients_of(rank, 0);
+    ASSERT_TRUE(test::run_step(engine, gradients).has_value());
+    bool gathered = false;
+    for (const EngineSpan& span : engine.spans()) {
+      EXPECT_LE(span.start_us, span.end_us);
+      EXPECT_FALSE(span.tensor.empty());
+      if (span.action != "allgather@flat") continue;
+      gathered = true;
+      EXPECT_EQ(span.lane, "inter");
+      EXPECT_EQ(span.tensor, "fc.weight");
+    }
+    EXPECT_TRUE(gathered);
+  });
+  test::expect_all_ok(failures);
+}
+
+TEST(Engine, ARankThatCannotRunAPlanTellsTheOthers) {
+  const auto failures = on_every_rank(alike({}), [](unsigned rank, Engine& engine) {
+    Plan plan = engine.plan();
+    if (rank == 1) plan.tensors[0].option = "allgather@nowhere";
+    const Status status = engine.set_plan(plan);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
+    EXPECT_NE(status.message().find("nowhere"), std::string::npos) << status.message();
+    // The old plan goes on.
+    Gradients gradients = gradients_of(rank, 0);
+    EXPECT_TRUE(test::run_step(engine, gradients).has_value());
+  });
+  test::expect_all_ok(failures);
+}
+
+TEST(Engine, AFailureOfOneEngineIsNoneOfAnother) {
+  constexpr comm::Topology kTopology{.machines = 2, .workers_per_machine = 2};
+  // Who does not talk to the lost rank itself hears of it when this has passed.
+  auto one =
+      comm::make_local_world({.topology = kTopology, .timeout = std::chrono::milliseconds(500)});
+  auto other = comm::make_local_world({.topology = kTopology});
+  std::vector<std::thread> threads;
+  for (unsigned rank = 0; rank < kWorkers; ++rank) {
+    threads.emplace_back([&, rank] {
+      EngineOptions throws{.codec = "none"};
+      throws.log = [](std::string_view) { throw std::runtime_error("a log that throws"); };
+      Gradients lost = gradients_of(rank, 0);  // first: after a failure they belong to the engine
+      auto doomed =
+          Engine::make({.group = std::move((*one)[rank]), .machines = 2, .workers_per_machine = 2},
+                       tensors(), throws);
+      auto lives = Engine::make(
+          {.group = std::move((*other)[rank]), .machines = 2, .workers_per_machine = 2}, tensors(),
+          {.codec = "efsign"});
+      ASSERT_TRUE(doomed && lives);
+      EXPECT_EQ((*doomed)->set_codec("topk:0.5:").code(), Code::kInvalidArgument);
+      if (rank == 3) {
+        doomed->reset();
+      } else {
+        for (std::size_t i = 0; i < lost.size(); ++i) (void)(*doomed)->ready(i, lost[i]);
+        const auto ended = (*doomed)->wait();
+        ASSERT_FALSE(ended.has_value());
+        EXPECT_EQ(ended.error().code(), Code::kPeerLost) << ended.error().to_string();
+      }
+      for (unsigned step = 0; step < 3; ++step) {
+        Gradients gradients = gradients_of(rank, step);
+        const auto done = test::run_step(**lives, gradients);
+        ASSERT_TRUE(done.has_value()) << done.error().message();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
