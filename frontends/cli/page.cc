@@ -64,8 +64,12 @@ const compare=byId('compare');row(compare,['strategy','iteration, ms',''],true);
 const worst=Math.max(...data.compare.map(c=>c.iteration_us));
 for(const c of data.compare){const bar=document.createElement('div');bar.className='bar';
  bar.style.width=300*c.iteration_us/worst+'px';row(compare,[c.name,c.iteration_us/1000,bar])}
-const tensors=byId('tensors');row(tensors,['tensor','elements','codec','bucket','option'],true);
-for(const t of data.tensors)row(tensors,[t.name,t.elements,t.codec,t.bucket,t.option]);
+const tensors=byId('tensors'),both=data.tensors.length>0&&data.tensors[0].measured;
+const ends=t=>both?[t.predicted?+(t.predicted.done_us/1e3).toFixed(3):'',
+ +(t.measured.done_us/1e3).toFixed(3)]:[];
+row(tensors,['tensor','elements',...(both?['predicted end, ms','measured end, ms']:[]),'codec','bucket',
+ 'option'],true);
+for(const t of data.tensors)row(tensors,[t.name,t.elements,...ends(t),t.codec,t.bucket,t.option]);
 </script></body></html>
 )";
 

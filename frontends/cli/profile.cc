@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -76,7 +77,8 @@ Status run(const Arguments& arguments) {
         return;
       }
       engine::CalibrationOptions options{.codecs = split(arguments.codecs),
-                                         .turns = arguments.turns};
+                                         .turns = arguments.turns,
+                                         .turn = std::chrono::milliseconds(20)};
       if (fabric->rank() == 0) {
         options.progress = [](std::string_view what) {
           std::printf("measuring %s\n", std::string(what).c_str());

@@ -1,24 +1,20 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "backend.h"
-#include "base/json.h"
 #include "engine/program.h"
 #include "engine/simple_plan.h"
-#include "machine.h"
-#include "page.h"
 #include "plan/plan_file.h"
 #include "plan/planner.h"
 #include "plan_input.h"
+#include "replay_report.h"
 #include "replayer.h"
 #include "verbs.h"
 
@@ -34,16 +30,7 @@ struct Arguments {
   unsigned steps = 20;
   unsigned warmup = 3;
   bool serial = false;
-  std::string json, html;
-};
-
-/// What is played, and what was predicted of it where there is a cluster to predict on.
-struct Piece {
-  plan::Trace trace = {};
-  engine::Program program = {};
-  std::optional<plan::Timeline> predicted = {};
-  double predicted_us = 0.0;
-  std::string strategy = {};
+  ReplayFiles files;
 };
 
 /// Fewer elements, so that a large model fits a small machine: the first extent shrinks.
@@ -92,13 +79,19 @@ Result<Piece> unplanned(Piece piece, const Arguments& arguments, const comm::Top
   piece.program.messages = std::move(*messages);
   piece.program.order = engine::natural_order(piece.program.messages, topology);
   piece.strategy = "unplanned";
+  piece.alternates = std::ranges::any_of(piece.program.messages, [](const auto& message) {
+    return std::ranges::any_of(message.members, [](const sync::Member& member) {
+      return member.codec.starts_with("acpsgd");
+    });
+  });
   return piece;
 }
 
 Result<Piece> make_piece(const Arguments& arguments, const comm::Topology& topology) {
   auto trace = plan::read_trace(arguments.trace);
   if (!trace) return tl::unexpected(trace.error());
-  Piece piece{.trace = scaled(std::move(*trace), arguments.shrink, arguments.time_factor)};
+  Piece piece{.trace = scaled(std::move(*trace), arguments.shrink, arguments.time_factor),
+              .codec = arguments.codec};
   if (arguments.cluster.empty()) return unplanned(std::move(piece), arguments, topology);
   const auto cluster = plan::read_cluster(arguments.cluster);
   if (!cluster) return tl::unexpected(cluster.error());
@@ -116,8 +109,10 @@ Result<Piece> make_piece(const Arguments& arguments, const comm::Topology& topol
     auto parsed = parse_codecs(arguments.codec);
     if (!parsed) return tl::unexpected(parsed.error());
     codecs = std::move(*parsed);
+    // "none" is what a plan does with a tensor that it leaves alone, not a codec to plan with.
+    if (arguments.codec == "none") codecs.clear();
     plan::PlanOptions options{
-        .strategy = arguments.codec == "none" ? "none" : arguments.strategy,
+        .strategy = arguments.strategy,
         .fusion = arguments.fusion == "auto" ? plan::Fusion::kAuto : plan::Fusion::kNone};
     options.tree.extended = true;
     auto made = plan::make_plan({piece.trace, *cluster, codecs}, options);
@@ -125,131 +120,16 @@ Result<Piece> make_piece(const Arguments& arguments, const comm::Topology& topol
     strategy = std::move(made->strategy);
     piece.strategy = made->strategy_name;
   }
+  // Both of acpsgd's steps are played in the first one's messages: predict what is played.
+  strategy.buckets_q = {};
   const plan::Setting setting{piece.trace, *cluster, codecs};
+  piece.alternates = plan::alternates(setting, strategy);
   piece.predicted = plan::predict(setting, strategy);
   piece.predicted_us = plan::predict_us(setting, strategy);
   piece.program.messages =
       engine::make_messages(tensor_specs(piece.trace), strategy, codecs, /*seed=*/1);
   piece.program.order = engine::order_of(piece.predicted->spans, piece.program.messages, topology);
   return piece;
-}
-
-using LaneTimes = std::array<double, plan::kLanes>;
-LaneTimes busy_us(std::span<const plan::Span> spans) {
-  LaneTimes busy{};
-  for (const plan::Span& span : spans) {
-    busy[static_cast<std::size_t>(span.lane)] += span.end_us - span.start_us;
-  }
-  return busy;
-}
-
-/// Lanes in pairs: predicted above measured.
-std::string page(const Piece& piece, const Replay& replay, const std::string& verdict) {
-  Json data = {{"title", piece.trace.model + ": predicted above measured"}, {"verdict", verdict}};
-  for (const plan::Lane lane : plan::kAllLanes) {
-    data["lanes"].push_back(std::string(plan::to_text(lane)) + ", predicted");
-    data["lanes"].push_back(std::string(plan::to_text(lane)) + ", measured");
-  }
-  data["spans"] = Json::array();
-  // The timeline begins with backward, the measured step with forward.
-  const auto add = [&](std::span<const plan::Span> spans, int row, double shift_us) {
-    for (const plan::Span& span : spans) {
-      const bool backward = span.kind == plan::SpanKind::kBackward;
-      const std::string action =
-          backward
-              ? "backward"
-              : plan::to_text(piece.program.messages[span.message].option.actions()[span.action]);
-      data["spans"].push_back({2 * static_cast<int>(span.lane) + row, span_kind(span.kind),
-                               span.start_us + shift_us, span.end_us + shift_us, span.tensor,
-                               action});
-    }
-  };
-  if (piece.predicted) add(piece.predicted->spans, 0, piece.trace.forward_us);
-  add(replay.spans, 1, 0.0);
-  // By number: spans name tensors so.
-  std::vector<Json> tensors(piece.trace.tensors.size());
-  const auto& messages = piece.program.messages;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    for (const sync::Member& member : messages[i].members) {
-      tensors[member.tensor] = {{"name", member.name},
-                                {"elements", member.shape.elements()},
-                                {"codec", member.codec},
-                                {"option", plan::to_text(messages[i].option)},
-                                {"bucket", i}};
-    }
-  }
-  data["tensors"] = tensors;
-  data["compare"] = Json::array();
-  if (piece.predicted) {
-    data["compare"].push_back({{"name", "predicted"}, {"iteration_us", piece.predicted_us}});
-  }
-  std::vector<double> times = replay.step_us;
-  std::ranges::sort(times);
-  data["compare"].push_back({{"name", "measured"}, {"iteration_us", times[times.size() / 2]}});
-  return plan_page(data);
-}
-
-Status report(const Arguments& arguments, const BackendWorld& world, const Piece& piece,
-              const Replay& replay) {
-  std::vector<double> times = replay.step_us;
-  std::ranges::sort(times);
-  const double median = times[times.size() / 2];
-  const std::uint64_t sent = replay.sent.intra + replay.sent.inter;
-  const std::uint64_t promised = replay.promised.intra + replay.promised.inter;
-  std::printf("%s, %zu tensors in %zu messages, %s, %u machines x %u, link %s, strategy %s\n",
-              piece.trace.model.c_str(), piece.trace.tensors.size(), piece.program.messages.size(),
-              world.backend.c_str(), world.topology.machines, world.topology.workers_per_machine,
-              comm::to_text(world.link).c_str(), piece.strategy.c_str());
-  char verdict[160];
-  if (piece.predicted) {
-    std::snprintf(verdict, sizeof verdict,
-                  "predicted %.3f ms, measured %.3f ms (%.3f to %.3f): the prediction is %+.1f %%",
-                  piece.predicted_us / 1e3, median / 1e3, times.front() / 1e3, times.back() / 1e3,
-                  100.0 * (piece.predicted_us / median - 1.0));
-  } else {
-    std::snprintf(verdict, sizeof verdict, "measured %.3f ms (%.3f to %.3f) over %zu steps",
-                  median / 1e3, times.front() / 1e3, times.back() / 1e3, times.size());
-  }
-  std::printf("  %s\n  exposed %.3f ms; sent %llu bytes a step, promised %llu\n", verdict,
-              replay.exposed_us / 1e3, static_cast<unsigned long long>(sent),
-              static_cast<unsigned long long>(promised));
-  const LaneTimes measured = busy_us(replay.spans);
-  const LaneTimes predicted = piece.predicted ? busy_us(piece.predicted->spans) : LaneTimes{};
-  Json lanes = Json::array();
-  std::printf("  %-8s %16s %16s\n", "lane", "predicted ms", "measured ms");
-  for (const plan::Lane lane : plan::kAllLanes) {
-    const auto i = static_cast<std::size_t>(lane);
-    std::printf("  %-8s %16.3f %16.3f\n", std::string(plan::to_text(lane)).c_str(),
-                predicted[i] / 1e3, measured[i] / 1e3);
-    lanes.push_back({{"lane", plan::to_text(lane)},
-                     {"predicted_busy_us", predicted[i]},
-                     {"measured_busy_us", measured[i]}});
-  }
-  if (!arguments.html.empty()) {
-    if (Status status = write_text(arguments.html, page(piece, replay, verdict)); !status) {
-      return status;
-    }
-  }
-  if (arguments.json.empty()) return {};
-  Json json = {{"format", "gradpress-replay-1"},
-               {"date", date_text()},
-               {"machine", machine_text()},
-               {"model", piece.trace.model},
-               {"backend", world.backend},
-               {"workers", world.topology.workers()},
-               {"link", comm::to_text(world.link)},
-               {"strategy", piece.strategy},
-               {"codec", arguments.codec},
-               {"predicted_us", nullptr},
-               {"measured_us", median},
-               {"measured_min_us", times.front()},
-               {"measured_max_us", times.back()},
-               {"wire_bytes", sent},
-               {"promised_bytes", promised},
-               {"exposed_us", replay.exposed_us},
-               {"lanes", lanes}};
-  if (piece.predicted) json["predicted_us"] = piece.predicted_us;
-  return write_json(arguments.json, json);
 }
 
 Status run(const Arguments& arguments) {
@@ -265,6 +145,7 @@ Status run(const Arguments& arguments) {
       const ReplayOptions options{
           .steps = arguments.steps,
           .warmup = arguments.warmup,
+          .alternates = piece->alternates,
           .runtime = {.pipelining = !arguments.serial, .record_spans = true}};
       results[i] =
           replay(std::move(world->ends[i]), world->topology, piece->trace, piece->program, options);
@@ -274,7 +155,7 @@ Status run(const Arguments& arguments) {
   for (const auto& result : results) {
     if (!result) return result.error();
   }
-  return speaks ? report(arguments, *world, *piece, *results.front()) : Status();
+  return speaks ? report_replay(arguments.files, *world, *piece, *results.front()) : Status();
 }
 
 }  // namespace
@@ -308,13 +189,15 @@ void add_replay(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0U, 1000U))
       ->capture_default_str();
   verb->add_flag("--serial", arguments->serial, "no pipelining: send after backward, in a row");
-  verb->add_option("--json", arguments->json, "also write the figures to this file");
-  verb->add_option("--html", arguments->html, "predicted and measured timelines, as a page");
+  verb->add_option("--json", arguments->files.json, "also write the figures to this file");
+  verb->add_option("--html", arguments->files.html, "predicted and measured timelines, as a page");
+  verb->add_option("--perfetto", arguments->files.perfetto,
+                   "write both, of every rank, as a trace for ui.perfetto.dev");
   verb->footer(
       "Example:\n"
       "  gradpress profile --workers 4 --link 1gbit,50us --out cluster.json\n"
       "  gradpress replay --trace resnet101.json --cluster cluster.json --codec topk:0.01 \\\n"
-      "      --workers 4 --link 1gbit,50us --shrink 10 --html replay.html");
+      "      --workers 4 --link 1gbit,50us --shrink 10 --html replay.html --perfetto replay.json");
   verb->callback([arguments, &exit_code] {
     if (!arguments->plan.empty() && arguments->cluster.empty()) {
       std::fprintf(stderr, "gradpress replay: --plan needs the --cluster it was made for\n");

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/clock.h"
@@ -71,25 +73,30 @@ class Player {
   }
 
   struct Step {
+    std::uint64_t number = 0;
+    Time began{0};
     double us = 0.0;
     engine::StepReport report = {};
     std::vector<plan::Span> spans = {};
   };
 
   Result<Step> play(std::uint64_t number) {
+    // The last step left its means in them. An accelerator writes gradients without a CPU: here
+    // that is done before the step's time begins.
+    for (std::size_t i = 0; i < source_.size(); ++i) {
+      std::ranges::copy(source_[i], gradients_[i].begin());
+    }
     Group& world = fabric_.group(plan::Phase::kFlat);
     if (Status status = world.run({.kind = CollectiveKind::kBarrier}); !status) {
       return tl::unexpected(status);
     }
-    Step step;
     const Time began = steady_clock().now();
+    Step step{.number = number, .began = began};
     if (Status status = runtime_.begin(number); !status) return tl::unexpected(status);
     Time due = began + from_us(trace_.forward_us);
     for (std::uint32_t i = 0; i < trace_.tensors.size(); ++i) {
       const Time start = due;
       due += from_us(trace_.tensors[i].ready_gap_us);
-      // In the time an accelerator would take.
-      std::ranges::copy(source_[i], gradients_[i].begin());
       sleep_until(due);
       step.spans.push_back({.lane = plan::Lane::kDevice,
                             .kind = plan::SpanKind::kBackward,
@@ -120,6 +127,57 @@ class Player {
   Gradients source_;
 };
 
+/// What every rank gives of its own, in rank order; lengths may differ.
+Result<std::vector<std::vector<plan::Span>>> all_spans(Group& world,
+                                                       std::span<const plan::Span> mine) {
+  static_assert(std::is_trivially_copyable_v<plan::Span>);
+  const std::size_t own_bytes = mine.size_bytes();
+  std::vector<std::size_t> bytes(world.size());
+  Status status = world.run({.kind = CollectiveKind::kAllGather,
+                             .in = std::as_bytes(std::span(&own_bytes, 1)),
+                             .out = std::as_writable_bytes(std::span(bytes)),
+                             .tensor = "numbers of spans"});
+  if (!status) return tl::unexpected(status);
+  std::vector<plan::Span> all(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}) /
+                              sizeof(plan::Span));
+  status = world.run({.kind = CollectiveKind::kAllGather,
+                      .in = std::as_bytes(mine),
+                      .out = std::as_writable_bytes(std::span(all)),
+                      .counts = bytes,
+                      .tensor = "spans"});
+  if (!status) return tl::unexpected(status);
+  std::vector<std::vector<plan::Span>> by_rank;
+  std::size_t next = 0;
+  for (const std::size_t size : bytes) {
+    const auto part = std::span(all).subspan(next, size / sizeof(plan::Span));
+    by_rank.emplace_back(part.begin(), part.end());
+    next += part.size();
+  }
+  return by_rank;
+}
+
+/// All ranks' parts of one step, on one clock.
+Result<std::vector<RankStep>> meet(Group& world, const Player::Step& step) {
+  const auto offsets = clock_offsets(world, steady_clock());
+  if (!offsets) return tl::unexpected(offsets.error());
+  const double own_us = us(step.began);
+  std::vector<double> began_us(world.size());
+  const Status status = world.run({.kind = CollectiveKind::kAllGather,
+                                   .in = std::as_bytes(std::span(&own_us, 1)),
+                                   .out = std::as_writable_bytes(std::span(began_us)),
+                                   .tensor = "beginnings"});
+  if (!status) return tl::unexpected(status);
+  auto spans = all_spans(world, step.spans);
+  if (!spans) return tl::unexpected(spans.error());
+  std::vector<RankStep> ranks;
+  for (std::size_t rank = 0; rank < began_us.size(); ++rank) {
+    ranks.push_back({.began_us = began_us[rank] - (*offsets)[rank].us - began_us.front(),
+                     .clock = (*offsets)[rank],
+                     .spans = std::move((*spans)[rank])});
+  }
+  return ranks;
+}
+
 Result<Replay> play_all(sync::Fabric& fabric, const plan::Trace& trace, engine::Runtime& runtime,
                         Gradients& gradients, const ReplayOptions& options) {
   Player player(fabric, trace, runtime, gradients);
@@ -139,8 +197,14 @@ Result<Replay> play_all(sync::Fabric& fabric, const plan::Trace& trace, engine::
   replay.promised = steps.back().report.promised;
   std::ranges::sort(exposed);
   replay.exposed_us = exposed[exposed.size() / 2];
-  std::ranges::sort(steps, {}, &Player::Step::us);
-  replay.spans = std::move(steps[steps.size() / 2].spans);
+  if (options.alternates && steps.size() > 1) {
+    std::erase_if(steps, [](const Player::Step& step) { return step.number % 2 != 0; });
+  }
+  // Stable: times are the same on all ranks, and so is then the step.
+  std::ranges::stable_sort(steps, {}, &Player::Step::us);
+  auto ranks = meet(fabric.group(plan::Phase::kFlat), steps[steps.size() / 2]);
+  if (!ranks) return tl::unexpected(ranks.error());
+  replay.ranks = std::move(*ranks);
   return replay;
 }
 

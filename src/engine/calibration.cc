@@ -18,6 +18,14 @@ namespace {
 
 double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
 
+/// Calls that a turn has at most.
+constexpr double kMostInARow = 24.0;
+/// Codecs go from tensor to tensor until they have touched so much, because a step's gradients do
+/// not lie in caches either.
+constexpr std::size_t kColdBytes = std::size_t{32} << 20;
+constexpr std::size_t kNumbers = 16381;  ///< random ones; prime, so that no shape meets itself
+constexpr std::size_t kBytesAtSite = 3 * sizeof(float);  ///< gradient, residual and sum
+
 CollectiveKind kind_of(plan::Collective collective) {
   switch (collective) {
     case plan::Collective::kAllReduce:
@@ -81,6 +89,52 @@ struct Payload {
 std::span<const std::byte> used_of(const Payload& payload) {
   return std::span(payload.memory).first(payload.used);
 }
+
+/// One tensor under a codec: what an encode site of a step has.
+struct CodecSite {
+  std::unique_ptr<State> state = {};
+  std::vector<float> gradient = {};
+  std::vector<float> sum = {};
+  std::array<Payload, 2> payload = {};
+
+  /// The gradient is `numbers` over and over: drawing them all would take longer than measuring.
+  Status prepare(const Codec& codec, const Shape& shape, std::span<const float> numbers) {
+    auto made = codec.make_state({.shape = shape, .seed = 1});
+    if (!made) return made.error();
+    state = std::move(*made);
+    gradient.resize(shape.elements());
+    for (std::size_t i = 0; i < gradient.size(); i += numbers.size()) {
+      const std::size_t count = std::min(numbers.size(), gradient.size() - i);
+      std::ranges::copy(numbers.first(count), gradient.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    sum.resize(gradient.size());
+    for (unsigned round = 0; round < codec.traits().rounds; ++round) {
+      payload[round].memory.resize(codec.encode_bound(shape, 1, round));
+    }
+    return {};
+  }
+
+  Status encode(const Codec& codec, std::uint64_t step) {
+    for (unsigned round = 0; round < codec.traits().rounds; ++round) {
+      const auto used = codec.encode(
+          *state,
+          {.grad = gradient,
+           .step = step,
+           .round = round,
+           .reduced = round == 0 ? std::span<const std::byte>() : used_of(payload[round - 1])},
+          payload[round].memory);
+      if (!used) return used.error();
+      payload[round].used = *used;
+    }
+    return {};
+  }
+
+  Status decode(const Codec& codec, std::uint64_t step) {
+    const Status status = codec.decode(
+        *state, {.payload = used_of(payload[codec.traits().rounds - 1]), .step = step}, sum);
+    return status ? codec.finish(*state, 1, sum) : status;
+  }
+};
 
 }  // namespace
 
@@ -167,7 +221,8 @@ class Calibrator::Impl {
   }
 
   /// The slowest rank's times, sorted out; the same on every rank.
-  Result<Timing> agreed(std::span<const double> mine) {
+  /// `calls`: how many of what was timed each time stands for.
+  Result<Timing> agreed(std::span<const double> mine, std::size_t calls) {
     std::vector<float>& all = buffers_.all;
     std::vector<float>& own = buffers_.own;
     all.resize(mine.size() * world_.size());
@@ -183,33 +238,58 @@ class Calibrator::Impl {
       double& most = slowest[i % mine.size()];
       most = std::max(most, static_cast<double>(all[i]));
     }
-    spent_us_ += std::accumulate(slowest.begin(), slowest.end(), 0.0);
+    spent_us_ += static_cast<double>(calls) * std::accumulate(slowest.begin(), slowest.end(), 0.0);
     std::ranges::sort(slowest);
     return Timing{.median_us = slowest[slowest.size() / 2],
                   .least_us = slowest.front(),
                   .most_us = slowest.back()};
   }
 
-  /// One turn on all ranks at once.
-  template <class Work>
-  Result<double> turn_us(const Work& work) {
-    if (Status status = world_.run({.kind = CollectiveKind::kBarrier}); !status) {
-      return tl::unexpected(status);
-    }
+  Status barrier() { return world_.run({.kind = CollectiveKind::kBarrier}); }
+
+  /// How many calls make a turn, the same on every rank, when one of them takes about so long.
+  Result<unsigned> calls_in_a_row(double mine_us) {
+    const auto time = agreed(std::span(&mine_us, 1), 1);
+    if (!time) return tl::unexpected(time.error());
+    const double wanted = us(options_.turn) / std::max(time->median_us, 1.0);
+    return static_cast<unsigned>(std::clamp(wanted, 1.0, kMostInARow));
+  }
+
+  /// One call's share of several in a row, all ranks at once.
+  Result<double> turn_us(Group& group, const Collective& call, unsigned calls) {
+    if (Status status = barrier(); !status) return tl::unexpected(status);
     const Time start = clock_.now();
-    if (Status status = work(); !status) return tl::unexpected(status);
-    return us(clock_.now() - start);
+    Ticket last = 0;
+    for (unsigned i = 0; i < calls; ++i) {
+      const auto ticket = group.start(call);
+      if (!ticket) return tl::unexpected(ticket.error());
+      if (last != 0) {
+        if (Status status = group.wait(last); !status) return tl::unexpected(status);
+      }
+      last = *ticket;
+    }
+    if (Status status = group.wait(last); !status) return tl::unexpected(status);
+    return us(clock_.now() - start) / calls;
   }
 
   void fit_collective(Measured& measured) {
     const plan::CommCosts unit = unit_costs(fabric_.topology());
     CollectiveFit& fit = measured.fit;
     std::vector<FitPoint> points;
-    for (const CollectivePoint& point : fit.points) {
-      const auto line = unit.line(point.phase, fit.collective, false);
-      points.push_back({.alphas = line.fixed_us,
-                        .betas_bytes = line.us_per_byte * static_cast<double>(point.bytes),
-                        .us = point.time.median_us});
+    for (const plan::Phase phase : measured.phases) {
+      std::vector<double> times;
+      for (const CollectivePoint& point : fit.points) {
+        if (point.phase == phase) times.push_back(point.time.median_us);
+      }
+      drop_hiccups(times);
+      auto time = times.begin();
+      for (const CollectivePoint& point : fit.points) {
+        if (point.phase != phase) continue;
+        const auto line = unit.line(phase, fit.collective, false);
+        points.push_back({.alphas = line.fixed_us,
+                          .betas_bytes = line.us_per_byte * static_cast<double>(point.bytes),
+                          .us = *time++});
+      }
     }
     const Line line = fit_line(points);
     fit.latency_us = line.alpha_us;
@@ -242,14 +322,18 @@ class Calibrator::Impl {
   Result<double> measure_collective(plan::Phase phase, std::size_t bytes, CollectiveFit& fit) {
     Group& group = fabric_.group(phase);
     const Collective call = buffers_.call(fit.collective, bytes, group.size());
+    // The first call does not count: it says how many the others may be.
+    const auto first = turn_us(group, call, 1);
+    if (!first) return tl::unexpected(first.error());
+    const auto calls = calls_in_a_row(*first);
+    if (!calls) return tl::unexpected(calls.error());
     std::vector<double> times;
-    // The first turn does not count.
-    for (unsigned turn = 0; turn <= options_.turns; ++turn) {
-      const auto taken = turn_us([&] { return group.run(call); });
+    for (unsigned turn = 0; turn < options_.turns; ++turn) {
+      const auto taken = turn_us(group, call, *calls);
       if (!taken) return tl::unexpected(taken.error());
-      if (turn > 0) times.push_back(*taken);
+      times.push_back(*taken);
     }
-    const auto time = agreed(times);
+    const auto time = agreed(times, *calls);
     if (!time) return tl::unexpected(time.error());
     fit.points.push_back({.phase = phase, .bytes = call.in.size(), .time = *time});
     return time->median_us;
@@ -259,54 +343,66 @@ class Calibrator::Impl {
     // Near-square matrices: low-rank codecs have nothing to do on others.
     const auto rows = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(elements)));
     const Shape shape{rows, elements / rows};
-    const auto state = codec.make_state({.shape = shape, .seed = 1});
-    if (!state) return tl::unexpected(state.error());
-    std::vector<float> gradient(shape.elements());
+    std::vector<float> numbers(kNumbers);
     std::mt19937 random(fabric_.rank());
     std::normal_distribution<float> normal;
-    for (float& value : gradient) value = normal(random);
-    std::vector<float> sum(gradient.size());
-    std::array<Payload, 2> payload;
-    for (unsigned round = 0; round < codec.traits().rounds; ++round) {
-      payload[round].memory.resize(codec.encode_bound(shape, 1, round));
+    for (float& value : numbers) value = normal(random);
+    std::vector<CodecSite> sites(1);
+    if (Status status = sites[0].prepare(codec, shape, numbers); !status) {
+      return tl::unexpected(status);
     }
-    const auto encode_all = [&](unsigned turn) -> Status {
-      for (unsigned round = 0; round < codec.traits().rounds; ++round) {
-        const auto used = codec.encode(
-            **state,
-            {.grad = gradient,
-             .step = turn,
-             .round = round,
-             .reduced = round == 0 ? std::span<const std::byte>() : used_of(payload[round - 1])},
-            payload[round].memory);
-        if (!used) return used.error();
-        payload[round].used = *used;
+    // The first turn does not count: it says how many calls the others may have. Two steps, always
+    // an even number, because acpsgd's two cost differently.
+    std::uint64_t step = 0;
+    const auto first = steps_us(codec, sites, 2, step);
+    if (!first) return tl::unexpected(first.error());
+    const auto calls = calls_in_a_row(first->first + first->second);
+    if (!calls) return tl::unexpected(calls.error());
+    const std::size_t cold = kColdBytes / (kBytesAtSite * shape.elements());
+    sites.resize(std::clamp<std::size_t>(cold, 1, *calls));
+    for (std::size_t i = 1; i < sites.size(); ++i) {
+      if (Status status = sites[i].prepare(codec, shape, numbers); !status) {
+        return tl::unexpected(status);
       }
-      return {};
-    };
-    const auto decode_last = [&](unsigned turn) -> Status {
-      const Status status = codec.decode(
-          **state, {.payload = used_of(payload[codec.traits().rounds - 1]), .step = turn}, sum);
-      return status ? codec.finish(**state, 1, sum) : status;
-    };
+    }
+    const auto steps = 2 * std::max<std::size_t>(1, *calls / (2 * sites.size()));
     std::vector<double> encodes;
     std::vector<double> decodes;
-    // Whole steps, because some codecs take over what arrived: the first does not count.
-    for (unsigned turn = 0; turn <= options_.turns; ++turn) {
-      std::ranges::fill(sum, 0.0F);
-      const auto encoded = turn_us([&] { return encode_all(turn); });
-      if (!encoded) return tl::unexpected(encoded.error());
-      const auto decoded = turn_us([&] { return decode_last(turn); });
-      if (!decoded) return tl::unexpected(decoded.error());
-      if (turn == 0) continue;
-      encodes.push_back(*encoded / codec.traits().rounds);
-      decodes.push_back(*decoded);
+    for (unsigned turn = 0; turn < options_.turns; ++turn) {
+      const auto taken = steps_us(codec, sites, steps, step);
+      if (!taken) return tl::unexpected(taken.error());
+      encodes.push_back(taken->first);
+      decodes.push_back(taken->second);
     }
-    const auto encode = agreed(encodes);
+    const auto encode = agreed(encodes, steps * sites.size());
     if (!encode) return tl::unexpected(encode.error());
-    const auto decode = agreed(decodes);
+    const auto decode = agreed(decodes, steps * sites.size());
     if (!decode) return tl::unexpected(decode.error());
     return CodecPoint{.elements = shape.elements(), .encode = *encode, .decode = *decode};
+  }
+
+  /// One round's encode and one decode, in the mean over all sites and so many whole steps: some
+  /// codecs take over what arrived.
+  Result<std::pair<double, double>> steps_us(const Codec& codec, std::span<CodecSite> sites,
+                                             std::size_t steps, std::uint64_t& step) {
+    if (Status status = barrier(); !status) return tl::unexpected(status);
+    Time encoding{0};
+    Time decoding{0};
+    for (std::size_t i = 0; i < steps; ++i, ++step) {
+      for (CodecSite& site : sites) std::ranges::fill(site.sum, 0.0F);
+      const Time start = clock_.now();
+      for (CodecSite& site : sites) {
+        if (Status status = site.encode(codec, step); !status) return tl::unexpected(status);
+      }
+      const Time encoded = clock_.now();
+      for (CodecSite& site : sites) {
+        if (Status status = site.decode(codec, step); !status) return tl::unexpected(status);
+      }
+      encoding += encoded - start;
+      decoding += clock_.now() - encoded;
+    }
+    const auto calls = static_cast<double>(steps * sites.size());
+    return std::pair(us(encoding) / calls / codec.traits().rounds, us(decoding) / calls);
   }
 
   sync::Fabric& fabric_;
@@ -367,21 +463,27 @@ Json link_json(std::span<const CollectiveFit> fits) {
 
 }  // namespace
 
+void drop_hiccups(std::span<double> times) {
+  for (std::size_t i = times.size(); i-- > 1;) times[i - 1] = std::min(times[i - 1], times[i]);
+}
+
 Line fit_line(std::span<const FitPoint> points) {
-  // Least squares of (A·α + Bb·β − t) / t: every point counts by its relative error.
+  // Least squares of (A·α + Bb·β − t) / t, a point's square weighted by √t: by relative errors
+  // alone the many short calls would bend the rate, and a step's time is made of the long ones.
   double aa = 0.0;
   double ab = 0.0;
   double bb = 0.0;
   double at = 0.0;
   double bt = 0.0;
   for (const FitPoint& point : points) {
+    const double weight = std::sqrt(point.us);
     const double a = point.alphas / point.us;
     const double b = point.betas_bytes / point.us;
-    aa += a * a;
-    ab += a * b;
-    bb += b * b;
-    at += a;
-    bt += b;
+    aa += weight * a * a;
+    ab += weight * a * b;
+    bb += weight * b * b;
+    at += weight * a;
+    bt += weight * b;
   }
   const double determinant = aa * bb - ab * ab;
   Line line{.alpha_us = (at * bb - bt * ab) / determinant,

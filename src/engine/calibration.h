@@ -25,16 +25,18 @@ struct CalibrationOptions {
   std::vector<std::string> codecs = {};
   /// Bytes one worker holds, ascending: a collective's larger sizes are left out once a call took
   /// longer than `longest_call`.
-  std::vector<std::size_t> bytes = {1024, 8192, 65536, 262144, 1048576, 4194304};
-  std::vector<std::size_t> elements = {1024, 16384, 131072, 1048576, 4194304};
+  std::vector<std::size_t> bytes = {512, 4096, 16384, 65536, 262144, 1048576, 4194304};
+  std::vector<std::size_t> elements = {64, 1024, 16384, 131072, 1048576, 4194304};
   unsigned turns = 7;  ///< per size, after one that does not count
-  std::chrono::milliseconds longest_call{150};
+  /// A turn has as many calls as take about so long, at least one.
+  std::chrono::milliseconds turn{3};
+  std::chrono::milliseconds longest_call{100};
   std::chrono::milliseconds longest_codec{60};
   /// Called on every rank with what is measured next: "allgather@inter", "topk:0.01".
   std::function<void(std::string_view)> progress = {};
 };
 
-/// The slowest rank's time, over the turns.
+/// The slowest rank's time of one call, over the turns.
 struct Timing {
   double median_us = 0.0;
   double least_us = 0.0;
@@ -96,15 +98,23 @@ class Calibrator {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Measures; every rank calls it with the same options. Codecs run on all ranks at the same time,
-/// as they do in a step: workers that share a machine share its cores and memory.
+/// Measures; every rank calls it with the same options.
+///
+/// A turn is several calls in a row, as a step has them: collectives with the next one started
+/// while the last one runs, codecs with whole encodes and decodes on all ranks at the same time. A
+/// single call after a barrier would tell of the barrier's ends, of a shaper's full bucket and of
+/// warm caches as much as of itself; and workers that share a machine share its cores and memory.
 /// Cost:   seconds; a few times the largest size in memory.
 /// Errors: kInvalidArgument on an unknown codec or no sizes; the groups'.
 Result<Calibration> calibrate(sync::Fabric& fabric, const CalibrationOptions& options,
                               Clock& clock);
 
-/// The line of least relative error through the points. Requires: at least two different sizes.
-/// `alphas`, `betas`: the cost model's factors of each point.
+/// Times of ascending sizes: none may be above a larger size's. Where one is, the machine was busy
+/// with something else, and the larger size's time stands for it.
+void drop_hiccups(std::span<double> times);
+
+/// The line nearest to the points by relative error, long calls counting more. Requires: at least
+/// two different sizes. `alphas`, `betas`: the cost model's factors of each point.
 struct FitPoint {
   double alphas = 0.0;
   double betas_bytes = 0.0;  ///< betas × bytes

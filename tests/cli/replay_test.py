@@ -64,6 +64,45 @@ class Replay(unittest.TestCase):
             self.assertLessEqual(row["measured_min_us"], row["measured_max_us"])
             self.assertLessEqual(max(map(len, said.splitlines())), 100)
 
+    def test_every_tensor_has_a_predicted_and_a_measured_end(self):
+        out = self.path / "tensors.json"
+        run("replay", *WORLD, "--trace", self.trace, "--cluster", self.cluster, "--codec", "efsign", "-n", "2", "--json", str(out))
+        tensors = json.loads(out.read_text())["tensors"]
+        self.assertEqual(len(tensors), 12)
+        for number, row in enumerate(tensors):
+            for times in (row["predicted"], row["measured"]):
+                # Forward, and a gap for this tensor and each one before it.
+                self.assertGreaterEqual(times["ready_us"], 500 + 300 * (number + 1) - 1)
+                self.assertGreater(times["done_us"], times["ready_us"])
+                self.assertGreater(times["comm_us"], 0)
+
+    def test_the_trace_has_the_prediction_and_every_rank_on_one_clock(self):
+        out, trace = self.path / "ranks.json", self.path / "trace-events.json"
+        run("replay", *WORLD, "--trace", self.trace, "--cluster", self.cluster, "--codec", "topk:0.01", "-n", "2",
+            "--json", str(out), "--perfetto", str(trace))
+        ranks = json.loads(out.read_text())["ranks"]
+        self.assertEqual([row["rank"] for row in ranks], [0, 1, 2, 3])
+        for row in ranks:
+            # Threads share a clock, so the truth is 0: within what the estimate says of itself.
+            self.assertLessEqual(abs(row["clock_offset_us"]), row["clock_error_us"])
+        events = json.loads(trace.read_text())["traceEvents"]
+        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        self.assertEqual(names, {0: "predicted (all workers alike)", **{i + 1: f"rank {i}, measured" for i in range(4)}})
+        spans = [event for event in events if event["ph"] == "X"]
+        for pid in names:
+            mine = [event for event in spans if event["pid"] == pid]
+            self.assertEqual(sum(event.get("cat") == "backward" for event in mine), 12)
+            self.assertTrue(any("@" in event.get("cat", "") for event in mine), pid)
+            self.assertTrue(all(event["dur"] >= 0 for event in mine))
+
+    def test_without_a_codec_every_tensor_stays_raw(self):
+        out = self.path / "raw.json"
+        run("replay", *WORLD, "--trace", self.trace, "--cluster", self.cluster, "-n", "2", "--json", str(out))
+        row = json.loads(out.read_text())
+        self.assertEqual({tensor["codec"] for tensor in row["tensors"]}, {"none"})
+        self.assertGreater(row["predicted_us"], 0)
+        self.assertEqual(row["wire_bytes"], row["promised_bytes"])
+
     def test_replay_plays_a_plan_file(self):
         plan = str(self.path / "plan.json")
         run("plan", "--trace", self.trace, "--cluster", self.cluster, "--codec", "efsign", "--json", plan)

@@ -77,6 +77,26 @@ class Multihost(unittest.TestCase):
         self.check(2, 2, "1gbit", "2M")
 
     @unittest.skipUnless("gloo" in BACKENDS, "this build has no Gloo")
+    def test_a_replay_sends_what_it_promises_and_puts_all_ranks_on_one_clock(self):
+        with tempfile.TemporaryDirectory() as folder, shaped.Hosts(2, "1gbit") as net:
+            trace, out = pathlib.Path(folder) / "trace.json", pathlib.Path(folder) / "replay.json"
+            events = pathlib.Path(folder) / "events.json"
+            trace.write_text(json.dumps({"format": "gradpress-trace-1", "model": "small", "forward_us": 500, "tensors": [
+                {"name": f"layer{i}", "shape": [64, 96], "elements": 6144, "ready_gap_us": 300} for i in range(6)]}))
+            workers, _ = net.run([PROGRAM, "replay", "--backend", "gloo", "--trace", str(trace), "--codec", "efsign", "-n", "3",
+                                  "-w", "1", "--json", str(out), "--perfetto", str(events)], 2, LIMIT_S)
+            for worker in workers:
+                self.assertEqual(worker.process.returncode, 0, worker.text)
+            found = json.loads(out.read_text())
+            self.assertGreater(found["wire_bytes"], 0)
+            self.assertEqual(found["wire_bytes"], found["promised_bytes"])
+            # These hosts are one kernel's and have one clock: the truth is 0.
+            for row in found["ranks"]:
+                self.assertLessEqual(abs(row["clock_offset_us"]), row["clock_error_us"], row)
+            shown = {event["pid"] for event in json.loads(events.read_text())["traceEvents"] if event["ph"] == "X"}
+            self.assertEqual(shown, {1, 2, 3, 4})
+
+    @unittest.skipUnless("gloo" in BACKENDS, "this build has no Gloo")
     def test_all_others_name_the_host_whose_cable_was_pulled(self):
         deadline_s = 5
         with shaped.Hosts(4, "100mbit") as net:
