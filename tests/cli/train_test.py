@@ -11,6 +11,7 @@ import time
 import unittest
 
 PROGRAM = sys.argv.pop(1)
+CLUSTER = pathlib.Path(__file__).resolve().parent.parent.parent / "examples/clusters/ethernet-1g.json"  # 4 machines
 SMALL = ["--model", "mlp", "--layers", "1", "--hidden", "32", "--data", "synthetic", "--train-samples", "512",
          "--test-samples", "100", "--batch", "8"]
 FIELDS = {"steps", "step_ms", "metric", "metric_value", "history", "wire_bytes_per_step", "plan", "model", "data",
@@ -74,11 +75,17 @@ class Train(unittest.TestCase):
             prints.append(json.loads(out.read_text())["fingerprint"])
         self.assertEqual(*prints)
 
-    def test_a_recorded_trace_can_be_planned_with(self):
-        trace = self.path / "trace.json"
-        run("train", *SMALL, "--steps", "4", "--workers", "2", "--record-trace", str(trace))
-        names = [tensor["name"] for tensor in json.loads(trace.read_text())["tensors"]]
+    def test_a_recorded_trace_is_planned_with_and_the_plan_runs(self):
+        trace, plan, out = (str(self.path / name) for name in ("trace.json", "plan.json", "run.json"))
+        run("train", *SMALL, "--steps", "4", "--workers", "4", "--record-trace", trace)
+        names = [tensor["name"] for tensor in json.loads(pathlib.Path(trace).read_text())["tensors"]]
         self.assertEqual(set(names), {"hidden1.weight", "hidden1.bias", "output.weight", "output.bias"})
+        run("plan", "--trace", trace, "--cluster", str(CLUSTER), "--codec", "efsign", "--strategy", "all", "--json", plan)
+        run("train", *SMALL, "--steps", "4", "--workers", "4", "--plan", plan, "--json", out)
+        row = json.loads(pathlib.Path(out).read_text())
+        self.assertEqual(row["running"], "plan")
+        self.assertGreater(row["compressed_share"], 0.9)
+        self.assertIn("world", run("train", *SMALL, "--steps", "4", "--workers", "2", "--plan", plan, code=2))
 
     def test_wrong_input_is_told(self):
         said = run("train", "--data", f"fashion-mnist:{self.path}", code=2)
