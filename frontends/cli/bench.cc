@@ -1,5 +1,6 @@
 #include "bench_codec.h"
 #include "bench_collective.h"
+#include "bench_engine.h"
 #include "bench_sync.h"
 #include "verbs.h"
 
@@ -11,6 +12,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   bench->require_subcommand(1);
   add_bench_codec(*bench, exit_code);
   add_bench_collective(*bench, exit_code);
+  add_bench_engine(*bench, exit_code);
   add_bench_sync(*bench, exit_code);
 }
 

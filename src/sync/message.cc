@@ -351,14 +351,20 @@ void Message::Impl::finish_comm(const CommTask& task) {
       })) {
     poison();
   }
+  const float share = 1.0F / static_cast<float>(fabric_.topology().workers());
+  // What nobody reads but the gradients is scaled on its way there.
+  if (!poisoned_ && task.scales && task.last && !task.after.empty() && !described_.votes &&
+      !task.out.at.in_gradients()) {
+    memory_->copy_scaled(task.after, share);
+    return;
+  }
   if (poisoned_ && task.type == DataType::kFloat32 && !task.probes.empty()) {
     std::ranges::fill(memory_->floats(task.out), kNan);
   } else if (task.scales) {
     if (described_.votes) {
       kernels::take_signs(memory_->floats(task.out));
     } else {
-      kernels::scale(memory_->floats(task.out),
-                     1.0F / static_cast<float>(fabric_.topology().workers()));
+      kernels::scale(memory_->floats(task.out), share);
     }
   }
   // What a poisoned step would write to the gradients is NaN, and end() writes that.

@@ -48,6 +48,15 @@ class Workspace {
                   bytes({.at = transfer.from, .bytes = transfer.bytes}).data(), transfer.bytes);
     }
   }
+  /// The same with every number multiplied on its way: one pass instead of two.
+  /// Requires: floats.
+  void copy_scaled(std::span<const Transfer> transfers, float factor) {
+    for (const Transfer& transfer : transfers) {
+      const std::span<const float> from = floats({.at = transfer.from, .bytes = transfer.bytes});
+      const std::span<float> to = floats({.at = transfer.to, .bytes = transfer.bytes});
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] * factor;
+    }
+  }
 
  private:
   std::vector<Buffer<std::byte>> buffers_;
