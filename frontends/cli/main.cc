@@ -25,6 +25,7 @@ int run(int argc, char** argv) {
   add_replay(app, exit_code);
   add_report(app, exit_code);
   add_simulate(app, exit_code);
+  add_train(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

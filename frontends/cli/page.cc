@@ -148,14 +148,7 @@ for(const cells of [[data.x,data.y,...all,'fastest'],...data.points.map(p=>[p.x,
 )";
 
 std::string page(const Json& data, const char* body) {
-  // "</" inside a text must not end the script.
-  std::string json = data.dump();
-  for (std::size_t at = json.find("</"); at != std::string::npos; at = json.find("</", at)) {
-    json.replace(at, 2, "<\\/");
-  }
-  const std::string text = body;
-  const std::size_t script = text.find("<script>") + 8;
-  return kHead + text.substr(0, script) + "\nconst data=" + json + ";" + text.substr(script);
+  return with_data(std::string(kHead) + body, data);
 }
 
 }  // namespace
@@ -177,6 +170,16 @@ const char* span_kind(plan::SpanKind kind) {
 std::string plan_page(const Json& data) { return page(data, kPlanBody); }
 std::string sweep_page(const Json& data) { return page(data, kSweepBody); }
 std::string regions_page(const Json& data) { return page(data, kRegionsBody); }
+
+std::string with_data(const std::string& html, const Json& data) {
+  std::string json = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // "</" inside a text must not end the script.
+  for (std::size_t at = json.find("</"); at != std::string::npos; at = json.find("</", at)) {
+    json.replace(at, 2, "<\\/");
+  }
+  const std::size_t script = html.find("<script>") + 8;
+  return html.substr(0, script) + "\nconst data=" + json + ";" + html.substr(script);
+}
 
 Status write_text(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);

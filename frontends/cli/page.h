@@ -27,6 +27,9 @@ std::string sweep_page(const Json& data);
 /// `data`: {title, x, xs, y, ys, points: [{x, y, values: {name: us}, best}], row by row}.
 std::string regions_page(const Json& data);
 
+/// `html` with `const data=…;` at the start of its first script.
+std::string with_data(const std::string& html, const Json& data);
+
 Status write_text(const std::string& path, const std::string& text);
 
 }  // namespace gradpress::cli

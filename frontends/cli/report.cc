@@ -3,11 +3,16 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "base/json.h"
+#include "page.h"
 #include "plan/search/best.h"
 #include "plan/timeline.h"
 #include "plan_input.h"
+#include "run_comparison.h"
+#include "run_page.h"
+#include "train_run.h"
 #include "verbs.h"
 
 namespace gradpress::cli {
@@ -15,6 +20,9 @@ namespace gradpress::cli {
 namespace {
 
 struct Arguments {
+  std::vector<std::string> runs;
+  std::optional<double> target;
+  std::string html;
   std::string table;
   std::string traces, clusters;
   std::string codecs = "randomk:0.01,dgc:0.01,efsign";
@@ -85,11 +93,38 @@ void print_rows(const std::vector<Row>& rows) {
       rows.size(), beaten, 100.0 * distance / count, 100.0 * gain / count);
 }
 
-int run(const Arguments& arguments) {
+int run_comparison(const Arguments& arguments) {
+  std::vector<TrainRun> runs;
+  for (const std::string& file : arguments.runs) {
+    auto run = read_train_run(file);
+    if (!run) return report_wrong("report", run.error());
+    runs.push_back(std::move(*run));
+  }
+  name_runs(runs);
+  const auto comparison = compare_runs(runs, arguments.target);
+  if (!comparison) return report_wrong("report", comparison.error());
+  (void)std::fputs(comparison_text(runs, *comparison).c_str(), stdout);
+  if (!arguments.json.empty()) {
+    const Status written = write_json(arguments.json, comparison_json(runs, *comparison));
+    if (!written) return report_wrong("report", written);
+  }
+  if (arguments.html.empty()) return kSuccess;
+  const Status written = write_text(arguments.html, runs_page(runs, *comparison));
+  if (!written) return report_wrong("report", written);
+  std::printf("Wrote %s\n", arguments.html.c_str());
+  return kSuccess;
+}
+
+int run_table(const Arguments& arguments) {
   if (arguments.table != "strategies") {
     return report_wrong("report",
                         Status::error(Code::kInvalidArgument, "--table: wanted strategies, got \"",
                                       arguments.table, "\""));
+  }
+  if (arguments.traces.empty() || arguments.clusters.empty()) {
+    return report_wrong("report", Status::error(Code::kInvalidArgument,
+                                                "--table strategies: wanted --traces DIR "
+                                                "and --clusters DIR, folders of .json files"));
   }
   const auto traces = json_files(arguments.traces);
   if (!traces) return report_wrong("report", traces.error());
@@ -127,17 +162,35 @@ int run(const Arguments& arguments) {
   return written ? kSuccess : report_wrong("report", written);
 }
 
+int run(const Arguments& arguments) {
+  if (arguments.runs.empty() == arguments.table.empty()) {
+    return report_wrong(
+        "report",
+        Status::error(Code::kInvalidArgument, "wanted the files of training runs, or --table, got ",
+                      arguments.runs.empty() ? "neither" : "both"));
+  }
+  return arguments.table.empty() ? run_comparison(arguments) : run_table(arguments);
+}
+
 }  // namespace
 
 void add_report(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* verb = app.add_subcommand("report", "tables: every strategy on every model");
-  verb->add_option("--table", arguments->table, "strategies")->required();
-  verb->add_option("--traces", arguments->traces, "folder of trace files")->required();
-  verb->add_option("--clusters", arguments->clusters, "folder of cluster files")->required();
-  verb->add_option("--codec", arguments->codecs, "one row per codec")->capture_default_str();
+  CLI::App* verb = app.add_subcommand("report", "training runs compared; tables of every strategy");
+  verb->add_option("RUN", arguments->runs,
+                   "files of gradpress train --json; the first is the measure");
+  verb->add_option("--html", arguments->html, "write curves, timelines and plans to this page");
+  verb->add_option("--target", arguments->target,
+                   "time to this value of the metric; else to the best that every run reached");
+  verb->add_option("--table", arguments->table, "strategies: every strategy on every model");
+  verb->add_option("--traces", arguments->traces, "of --table: folder of trace files");
+  verb->add_option("--clusters", arguments->clusters, "of --table: folder of cluster files");
+  verb->add_option("--codec", arguments->codecs, "of --table: one row per codec")
+      ->capture_default_str();
   verb->add_option("--json", arguments->json, "write all figures to this file");
-  verb->footer("Example: gradpress report --table strategies --traces traces --clusters clusters");
+  verb->footer(
+      "Examples: gradpress report none.json auto.json --html report.html\n"
+      "          gradpress report --table strategies --traces traces --clusters clusters");
   verb->callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }
 

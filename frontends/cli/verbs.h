@@ -19,5 +19,6 @@ void add_profile(CLI::App& app, int& exit_code);
 void add_replay(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
+void add_train(CLI::App& app, int& exit_code);
 
 }  // namespace gradpress::cli

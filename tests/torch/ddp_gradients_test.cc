@@ -194,6 +194,39 @@ TEST(DataParallelBuffers, StayEachWorkersOwnWhereThatIsAsked) {
   EXPECT_FALSE(torch::equal(nets[0]->buffers()[0], nets[1]->buffers()[0]));
 }
 
+/// Registers its layers in the order in which backward meets them, which is not the usual one.
+struct BackwardsImpl : torch::nn::Module {
+  BackwardsImpl() {
+    last = register_module("last", torch::nn::Linear(kInputs, kInputs));
+    first = register_module("first", torch::nn::Linear(kInputs, kInputs));
+  }
+  at::Tensor forward(const at::Tensor& inputs) { return last(torch::tanh(first(inputs))); }
+  torch::nn::Linear last{nullptr};
+  torch::nn::Linear first{nullptr};
+};
+TORCH_MODULE(Backwards);
+
+/// The layer of the first gradient that the engine got.
+std::string layer_handed_over_first(const Options& options) {
+  std::vector<Backwards> modules{Backwards(), Backwards()};
+  std::string name;
+  run_replicas(modules, options, [&](unsigned rank, DataParallel& ddp) {
+    ddp.engine().record_trace(1);
+    modules[rank]->forward(inputs_of(0)).sum().backward();
+    ASSERT_TRUE(ddp.synchronise().has_value());
+    const auto trace = ddp.engine().recorded_trace();
+    ASSERT_EQ(trace.tensors.size(), 4U);
+    if (rank == 0) name = trace.tensors[0].name.substr(0, trace.tensors[0].name.find('.'));
+  });
+  return name;
+}
+
+TEST(DataParallel, GradientsAreHandedOverAsBackwardFinishesThem) {
+  EXPECT_EQ(layer_handed_over_first({}), "last");
+  // Clipping first: all at once, in the engine's own order.
+  EXPECT_EQ(layer_handed_over_first({.clip_before = 1.0}), "first");
+}
+
 TEST(DataParallel, MeansOfNumbersAreTheSameOnEveryRank) {
   auto nets = make_nets(3);
   run_replicas(nets, {}, [](unsigned rank, DataParallel& ddp) {
