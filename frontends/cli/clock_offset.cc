@@ -38,7 +38,7 @@ Result<std::vector<ClockOffset>> clock_offsets(Group& world, Clock& clock, unsig
     }
     passage.left_us = us(clock.now());
   }
-  std::vector<Passage> all(rounds * world.size());
+  std::vector<Passage> all(own.size() * world.size());
   const Status status = world.run({.kind = CollectiveKind::kAllGather,
                                    .in = std::as_bytes(std::span(own)),
                                    .out = std::as_writable_bytes(std::span(all)),
@@ -47,7 +47,7 @@ Result<std::vector<ClockOffset>> clock_offsets(Group& world, Clock& clock, unsig
   std::vector<ClockOffset> offsets(world.size());
   for (unsigned rank = 1; rank < world.size(); ++rank) {
     offsets[rank] =
-        offset_of(std::span(all).subspan(rank * rounds, rounds), std::span(all).first(rounds));
+        offset_of(std::span(all).subspan(rank * own.size(), rounds), std::span(all).first(rounds));
   }
   return offsets;
 }
