@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE.parent.parent / "tests/multihost"))
 import hosts as shaped  # noqa: E402  (a module of the tests)
 
 MODEL = ["--model", "vgg11", "--width", "8", "--hidden", "1024", "--batch", "16", "--lr", "0.02", "--lr-warmup", "50", "--log-every", "10",
-         "--train-samples", "12000", "--test-samples", "2000"]
+         "--train-samples", "12000"]
 
 
 def codec_flags(codec):
@@ -35,7 +35,7 @@ def finished(command, code, text):
 def history(args, folder, codec, seed):
     """Accuracy by step of a run among threads, on a link without limits."""
     out = folder / f"steps-{codec.replace(':', '_')}-{seed}.json"
-    command = [args.program, "train", *MODEL, "--codec", codec, "--workers", str(args.hosts), "--steps", str(args.steps), "--eval-every",
+    command = [args.program, "train", *MODEL, "--codec", codec, "--workers", str(args.hosts), "--test-samples", "2000", "--steps", str(args.steps), "--eval-every",
                str(args.eval_every), "--seed", str(seed), "--json", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     finished(command, done.returncode, done.stdout + done.stderr)
@@ -94,7 +94,7 @@ def main():
         first = table[0]["seconds"]
         print(f"{codec:<14} {rows[codec]['step_ms']:9.1f} {steps or '-':>7} {f'{seconds:.1f}' if seconds else '-':>9} "
               f"{f'{first / seconds:.2f} x' if first and seconds else '-':>9} {rows[codec]['wire_bytes_per_step']:11.0f}")
-    print(f"per step: " + ", ".join(f"{codec} {rows[codecs[0]]['step_ms'] / rows[codec]['step_ms']:.2f} x" for codec in codecs[1:]))
+    print("per step: " + ", ".join(f"{codec} {rows[codecs[0]]['step_ms'] / rows[codec]['step_ms']:.2f} x" for codec in codecs[1:]))
     if args.json:
         args.json.write_text(json.dumps({"hosts": args.hosts, "rate": args.rate, "target": target, "rows": table}, indent=1))
 

@@ -36,6 +36,7 @@ void become_trainer(std::vector<std::string> words) {
   for (const std::string& place : places()) {
     words.front() = place;
     std::vector<char*> arguments;
+    arguments.reserve(words.size() + 1);
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     execvp(arguments[0], arguments.data());

@@ -13,6 +13,7 @@ PlanTarget target_of(const CompressionInput& input) {
                     .workers_per_machine = input.world.workers_per_machine};
   for (auto it = input.parameters.rbegin(); it != input.parameters.rend(); ++it) {
     std::vector<std::uint64_t> dims;
+    dims.reserve(it->second.sizes().size());
     for (const std::int64_t extent : it->second.sizes()) {
       dims.push_back(static_cast<std::uint64_t>(extent));
     }

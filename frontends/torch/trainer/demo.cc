@@ -59,6 +59,7 @@ Status make_page(const std::vector<std::string>& runs, const std::string& page) 
   words.insert(words.end(), runs.begin(), runs.end());
   words.insert(words.end(), {"--html", page});
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::fflush(nullptr);

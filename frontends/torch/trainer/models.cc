@@ -22,6 +22,7 @@ constexpr std::array kModels = {
 
 std::vector<std::string_view> model_names() {
   std::vector<std::string_view> names;
+  names.reserve(kModels.size());
   for (const Known& model : kModels) names.push_back(model.name);
   return names;
 }

@@ -72,6 +72,8 @@ class Text final : public Dataset {
   Batch train_batch(std::span<const std::int64_t> indices) const override {
     std::vector<torch::Tensor> inputs;
     std::vector<torch::Tensor> targets;
+    inputs.reserve(indices.size());
+    targets.reserve(indices.size());
     for (const std::int64_t index : indices) {
       inputs.push_back(train_.narrow(0, index * sequence_, sequence_));
       targets.push_back(train_.narrow(0, index * sequence_ + 1, sequence_));
