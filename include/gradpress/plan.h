@@ -32,7 +32,8 @@ struct PlannedTensor {
   std::string codec = "none";
   /// Actions joined by " > ": "reduce-scatter@intra1 > Comp@device > allgather@inter > …".
   std::string option = {};
-  /// The message it travels in; members of one share codec and option.
+  /// The message it travels in; members of one share codec and option, but for raw ones beside
+  /// ACP-SGD's.
   std::uint32_t bucket = 0;
   /// The same in every second step (ACP-SGD's Q), whose messages are numbered anew. Equals `bucket`
   /// in plans that do not alternate.

@@ -1,6 +1,7 @@
 #include "plan/plan_file.h"
 
 #include <algorithm>
+#include <span>
 
 #include "plan/plan_reader.h"
 
@@ -131,15 +132,22 @@ Json to_json(const Setting& setting, const Plan& plan) {
 
 namespace {
 
-/// Bucket numbers of a file may have holes; the simulator's have none.
-Buckets without_holes(std::vector<std::uint32_t> of_tensor) {
-  std::vector<std::uint32_t> used = of_tensor;
+/// Bucket numbers of a file may have holes; the simulator's have none. What travels raw beside
+/// payloads is a message of its own there: its members have one option.
+Buckets without_holes(std::span<const std::uint32_t> numbers, std::span<const Choice> choices) {
+  std::vector<std::uint64_t> keys;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    keys.push_back(2 * std::uint64_t{numbers[i]} + (choices[i].option.is_raw() ? 1 : 0));
+  }
+  std::vector<std::uint64_t> used = keys;
   std::ranges::sort(used);
   used.erase(std::unique(used.begin(), used.end()), used.end());
-  for (std::uint32_t& bucket : of_tensor) {
-    bucket = static_cast<std::uint32_t>(std::ranges::lower_bound(used, bucket) - used.begin());
+  Buckets buckets{.of_tensor = {}, .count = static_cast<std::uint32_t>(used.size())};
+  for (const std::uint64_t key : keys) {
+    buckets.of_tensor.push_back(
+        static_cast<std::uint32_t>(std::ranges::lower_bound(used, key) - used.begin()));
   }
-  return {.of_tensor = std::move(of_tensor), .count = static_cast<std::uint32_t>(used.size())};
+  return buckets;
 }
 
 /// Texts of a plan that was read: they parsed before.
@@ -178,8 +186,8 @@ Result<PlanFile> read_plan(const std::string& file, const Trace& trace, const Cl
     first.push_back(tensor.bucket);
     second.push_back(tensor.bucket_q);
   }
-  result.strategy.buckets = without_holes(std::move(first));
-  if (plan->alternates) result.strategy.buckets_q = without_holes(std::move(second));
+  result.strategy.buckets = without_holes(first, result.strategy.choices);
+  if (plan->alternates) result.strategy.buckets_q = without_holes(second, result.strategy.choices);
   return result;
 }
 

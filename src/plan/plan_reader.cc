@@ -261,6 +261,17 @@ class Reader {
     return {};
   }
 
+  const Entry& entry_of_tensor(std::size_t tensor) const { return entries_[from_[tensor]]; }
+  bool alike(std::size_t a, std::size_t b) const {
+    return plan_.tensors[a].codec == plan_.tensors[b].codec &&
+           entry_of_tensor(a).option == entry_of_tensor(b).option;
+  }
+  bool is_raw(std::size_t tensor) const { return entry_of_tensor(tensor).option.is_raw(); }
+  bool takes_raw(std::size_t tensor) const {
+    const Entry& entry = entry_of_tensor(tensor);
+    return !entry.option.is_raw() && entry.fit.whole_tensor && entry.fit.rounds == 1;
+  }
+
   Status check_buckets() {
     for (const bool second : {false, true}) {
       std::unordered_map<std::uint32_t, std::size_t> first_member;
@@ -268,16 +279,19 @@ class Reader {
         const PlannedTensor& tensor = plan_.tensors[i];
         const std::uint32_t bucket = second ? tensor.bucket_q : tensor.bucket;
         const auto [at, is_new] = first_member.try_emplace(bucket, i);
-        const PlannedTensor& other = plan_.tensors[at->second];
-        if (is_new || (other.codec == tensor.codec &&
-                       entries_[from_[at->second]].option == entries_[from_[i]].option)) {
+        const std::size_t other = at->second;
+        if (is_new || alike(other, i)) continue;
+        // What travels raw may go beside low-rank payloads, which are summed as floats like it.
+        if (takes_raw(other) && is_raw(i)) continue;
+        if (is_raw(other) && takes_raw(i)) {
+          at->second = i;
           continue;
         }
         const Field tensors = *root_.at("tensors");
         const Field field = tensors.at(from_[i]);
         return fail(Code::kInvalidArgument, root_.file(), ": ", field.where(), ": bucket ", bucket,
                     ": members share codec and option, and ", tensor.name, " differs from ",
-                    other.name)
+                    plan_.tensors[other].name)
             .value();
       }
       (second ? buckets_q_ : buckets_) = std::move(first_member);

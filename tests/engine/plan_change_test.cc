@@ -1,4 +1,5 @@
 // Plans that follow each other: one gradient, nothing lost, no trace of NaN.
+#include <filesystem>
 #include <limits>
 
 #include "engine/engine_workers.h"
@@ -85,6 +86,27 @@ TEST(PlanChange, APlanIsWhatRunsAgain) {
       EXPECT_EQ(again.order.inter, runs.order.inter);
       EXPECT_EQ(again.order_q.inter, runs.order_q.inter);
     }
+  });
+  test::expect_all_ok(failures);
+}
+
+TEST(PlanChange, WhatRunsCanBeSavedAndRunAgain) {
+  PlanTarget target{.machines = 2, .workers_per_machine = 2};
+  for (const EngineTensor& tensor : test::small_model()) {
+    target.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
+  }
+  // Vectors travel beside the factors.
+  const auto failures = on_every_rank(alike({.codec = "acpsgd:2"}), [&](unsigned rank, Engine& e) {
+    const std::string file = (std::filesystem::temp_directory_path() /
+                              ("gradpress_plan_change_test_" + std::to_string(rank) + ".json"))
+                                 .string();
+    ASSERT_TRUE(save_plan(file, e.plan()).is_ok());
+    const auto plan = load_plan(file, target);
+    std::filesystem::remove(file);
+    ASSERT_TRUE(plan.has_value()) << plan.error().message();
+    const std::string before = e.summary();
+    ASSERT_TRUE(e.set_plan(*plan).is_ok());
+    EXPECT_EQ(e.summary().substr(e.summary().find('\n')), before.substr(before.find('\n')));
   });
   test::expect_all_ok(failures);
 }
