@@ -27,6 +27,8 @@ struct Options {
   BackendFlags backend;
   std::string codec = "none";
   std::string bytes = "25M";
+  std::string bucket = {};
+  std::size_t bucket_bytes = 0;  ///< parsed; 0: the engine's own
   unsigned tensors = 300;
   unsigned steps = 20;
   unsigned warmup = 3;
@@ -85,10 +87,12 @@ class Bench {
       tensors.push_back(
           {.name = std::string("t").append(std::to_string(i)), .shape = Shape::flat(elements_)});
     }
+    EngineOptions engine{.codec = options_.codec};
+    if (options_.bucket_bytes > 0) engine.bucket_bytes = options_.bucket_bytes;
     return Engine::make({.group = std::move(end),
                          .machines = topology_.machines,
                          .workers_per_machine = topology_.workers_per_machine},
-                        tensors, {.codec = options_.codec});
+                        tensors, engine);
   }
 
   /// Small whole numbers, whose mean over the ranks is exact where nothing is encoded.
@@ -245,6 +249,8 @@ void add_bench_engine(CLI::App& bench, int& exit_code) {
       ->check(CLI::Range(1U, 100000U))
       ->capture_default_str();
   verb->add_option("-b", options->bytes, "bytes of all gradients (K, M, G)")->capture_default_str();
+  verb->add_option("--bucket", options->bucket,
+                   "raw bytes at which a message closes (K, M, G); default: the engine's");
   verb->add_option("-n", options->steps, "timed steps")
       ->check(CLI::Range(1U, 100000U))
       ->capture_default_str();
@@ -256,7 +262,13 @@ void add_bench_engine(CLI::App& bench, int& exit_code) {
       "The mean is verified before anything is timed.\n"
       "Example: gradpress bench engine --workers 2 --tensors 300 -b 25M");
   verb->callback([options, &exit_code] {
-    const Status status = run(*options);
+    Status status;
+    if (!options->bucket.empty()) {
+      const auto bytes = parse_bytes(options->bucket);
+      if (bytes) options->bucket_bytes = *bytes;
+      if (!bytes) status = bytes.error();
+    }
+    if (status.is_ok()) status = run(*options);
     if (status.is_ok()) return;
     std::fprintf(stderr, "gradpress bench engine: %s\n", status.message().c_str());
     exit_code = exit_code_of(status);
