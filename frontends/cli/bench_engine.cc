@@ -88,7 +88,9 @@ class Bench {
           {.name = std::string("t").append(std::to_string(i)), .shape = Shape::flat(elements_)});
     }
     EngineOptions engine{.codec = options_.codec};
-    if (options_.bucket_bytes > 0) engine.bucket_bytes = options_.bucket_bytes;
+    if (options_.bucket_bytes > 0) {
+      engine.bucket_bytes = engine.raw_bucket_bytes = options_.bucket_bytes;
+    }
     return Engine::make({.group = std::move(end),
                          .machines = topology_.machines,
                          .workers_per_machine = topology_.workers_per_machine},

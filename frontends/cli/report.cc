@@ -189,8 +189,8 @@ void add_report(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_option("--json", arguments->json, "write all figures to this file");
   verb->footer(
-      "Examples: gradpress report none.json auto.json --html report.html\n"
-      "          gradpress report --table strategies --traces traces --clusters clusters");
+      "Example: gradpress report none.json auto.json --html report.html\n"
+      "         gradpress report --table strategies --traces traces --clusters clusters");
   verb->callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }
 

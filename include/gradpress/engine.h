@@ -93,6 +93,9 @@ struct EngineOptions {
   std::uint64_t least_elements = 1024;
   /// A message closes when its tensors have this many raw bytes.
   std::uint64_t bucket_bytes = 25'000'000;
+  /// The same for messages of raw tensors alone. 0: on the backend local 1 MB, because there a
+  /// message costs no latency and what is copied for it stays in caches; elsewhere bucket_bytes.
+  std::uint64_t raw_bucket_bytes = 0;
   /// A tensor that is not ready at wait() counts as zero; off: that is an error which names it.
   bool allow_unused = false;
   /// Bytes on the wire that differ from what was promised by over 1 % are an error, not a warning.

@@ -35,6 +35,8 @@ using engine::Runtime;
 /// What the audit lets pass: the layouts are exact, so that more is a fault of ours or of a
 /// backend.
 constexpr double kAuditLimit = 0.01;
+/// Of raw tensors among threads: two messages and their sums fit a core's second cache.
+constexpr std::uint64_t kCachedBucketBytes = 1'000'000;
 
 constexpr std::string_view kAuto = "auto";
 
@@ -122,6 +124,7 @@ class PlainEngine final : public Engine {
   /// `codec`, and what the rules say.
   Result<Programs> codec_programs(std::string_view codec) const;
   Result<Programs> raw_programs() const;
+  std::uint64_t raw_bucket_bytes() const;
   Result<Programs> simple_programs(const std::vector<std::string>& codecs) const;
   /// Makes the programs what runs from the next step on, on all ranks or none.
   Status install(Result<Programs> programs, std::string running);
@@ -225,12 +228,19 @@ Result<Programs> PlainEngine::raw_programs() const {
   return simple_programs(std::vector<std::string>(tensors_.size(), "none"));
 }
 
+std::uint64_t PlainEngine::raw_bucket_bytes() const {
+  if (options_.raw_bucket_bytes > 0) return options_.raw_bucket_bytes;
+  const bool threads = fabric_->group(plan::Phase::kFlat).backend() == "local";
+  return threads ? std::min(kCachedBucketBytes, options_.bucket_bytes) : options_.bucket_bytes;
+}
+
 Result<Programs> PlainEngine::simple_programs(const std::vector<std::string>& codecs) const {
   auto messages = engine::simple_plan(tensors_, codecs, fabric_->topology(),
                                       {.fusion = options_.fusion,
                                        .sum_payloads = options_.sum_payloads,
                                        .least_elements = options_.least_elements,
                                        .bucket_bytes = options_.bucket_bytes,
+                                       .raw_bucket_bytes = raw_bucket_bytes(),
                                        .seed = options_.seed});
   if (!messages) return tl::unexpected(messages.error());
   Programs programs{.first = {.messages = std::move(*messages)}};

@@ -41,6 +41,7 @@ Result<std::unique_ptr<Runtime>> Runtime::make(Program program, sync::Fabric& fa
 }
 
 Status Runtime::prepare(sync::Memories* memories) {
+  const auto pool = std::make_shared<sync::BufferPool>();
   std::size_t tensors = 0;
   for (const sync::MessageSpec& spec : program_.messages) tensors += spec.members.size();
   where_.resize(tensors);
@@ -49,7 +50,7 @@ Status Runtime::prepare(sync::Memories* memories) {
   bool host = false;
   for (std::uint32_t i = 0; i < program_.messages.size(); ++i) {
     const sync::MessageSpec& spec = program_.messages[i];
-    auto message = sync::Message::make(spec, fabric_, memories);
+    auto message = sync::Message::make(spec, fabric_, {.memories = memories, .pool = pool});
     if (!message) return message.error();
     for (std::uint32_t k = 0; k < spec.members.size(); ++k) {
       const std::uint64_t tensor = spec.members[k].tensor;
@@ -69,6 +70,7 @@ Status Runtime::prepare(sync::Memories* memories) {
     journeys_.push_back(std::make_unique<Journey>());
     journeys_.back()->message = std::move(*message);
   }
+  pool->reserve(kInFlight);
   if (options_.record_spans) {
     const MutexLock lock(mutex_);
     spans_.reserve(most_spans);

@@ -47,8 +47,8 @@ std::string_view encoded_path(const codec::Spec& spec, const plan::CodecFit& fit
 /// Fills messages in the order of backward.
 class Filler {
  public:
-  Filler(const plan::Option& option, const SimplePlanOptions& options)
-      : option_(option), options_(&options) {}
+  Filler(const plan::Option& option, const SimplePlanOptions& options, std::uint64_t bucket_bytes)
+      : option_(option), options_(&options), bucket_bytes_(bucket_bytes) {}
 
   void add(sync::Member member, std::vector<sync::MessageSpec>& messages) {
     if (open_ == kNone) {
@@ -58,7 +58,7 @@ class Filler {
     }
     bytes_ += sizeof(float) * member.shape.elements();
     messages[open_].members.push_back(std::move(member));
-    if (!options_->fusion || bytes_ >= options_->bucket_bytes) open_ = kNone;
+    if (!options_->fusion || bytes_ >= bucket_bytes_) open_ = kNone;
   }
 
  private:
@@ -66,6 +66,7 @@ class Filler {
 
   plan::Option option_;
   const SimplePlanOptions* options_;
+  std::uint64_t bucket_bytes_;
   std::size_t open_ = kNone;
   std::uint64_t bytes_ = 0;
 };
@@ -86,8 +87,10 @@ Result<CodecPlan> plan_for(const std::string& codec, const plan::Option& raw,
   Result<plan::Option> option = raw;
   if (fit.encodes) option = plan::parse_option(encoded_path(*spec, fit, options.sum_payloads));
   if (!option) return tl::unexpected(option.error());
-  return CodecPlan{
-      .spec = *spec, .fit = fit, .option = *option, .filler = Filler(*option, options)};
+  return CodecPlan{.spec = *spec,
+                   .fit = fit,
+                   .option = *option,
+                   .filler = Filler(*option, options, options.bucket_bytes)};
 }
 
 }  // namespace
@@ -103,7 +106,7 @@ Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> t
   if (!raw) return tl::unexpected(raw.error());
 
   std::vector<sync::MessageSpec> messages;
-  Filler raw_filler(*raw, options);
+  Filler raw_filler(*raw, options, options.raw_bucket_bytes);
   std::map<std::string, CodecPlan, std::less<>> plans;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     auto known = plans.find(codecs[i]);

@@ -26,6 +26,8 @@ struct SimplePlanOptions {
   /// A message closes when its tensors have this many raw bytes: so that messages of any codec are
   /// as many, and begin as early, as those of no codec. (ACP-SGD's scaled buffers.)
   std::uint64_t bucket_bytes = 25'000'000;
+  /// The same for messages in which everything travels raw.
+  std::uint64_t raw_bucket_bytes = 25'000'000;
   std::uint64_t seed = 0;
 };
 

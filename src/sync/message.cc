@@ -23,13 +23,13 @@ SentBytes& operator+=(SentBytes& all, const SentBytes& more) {
 
 }  // namespace
 
-Result<std::unique_ptr<Message::Impl>> Message::Impl::make(const MessageSpec& spec, Fabric& fabric,
-                                                           Memories* memories) {
+Result<std::unique_ptr<Message::Impl>> Message::Impl::make(
+    const MessageSpec& spec, Fabric& fabric, const MessageSurroundings& surroundings) {
   auto described = describe(spec, fabric.topology());
   if (!described) return tl::unexpected(described.error());
   std::unique_ptr<Impl> impl(new Impl(spec, fabric, std::move(*described)));
-  impl->find_memories(memories);
-  impl->make_tables();
+  impl->find_memories(surroundings.memories);
+  impl->make_tables(surroundings.pool);
   if (Status status = impl->make_sites(); !status) return tl::unexpected(status);
   return impl;
 }
@@ -60,7 +60,7 @@ Route Message::Impl::make_route_for(std::span<const unsigned> parities) const {
                      .feedback = feedback_});
 }
 
-void Message::Impl::make_tables() {
+void Message::Impl::make_tables(const std::shared_ptr<BufferPool>& pool) {
   const std::size_t members = described_.members.size();
   feedback_ = described_.momentum;
   for (const MemberCodec& member : described_.members) {
@@ -74,7 +74,11 @@ void Message::Impl::make_tables() {
     std::ranges::transform(bytes, more, bytes.begin(),
                            [](std::size_t a, std::size_t b) { return std::max(a, b); });
   }
-  memory_.emplace(bytes, members);
+  if (pool && spec_.option.is_raw() && spec_.option.actions().size() == 1 && bytes.size() == 1) {
+    memory_.emplace(pool, bytes.front(), members);
+  } else {
+    memory_.emplace(bytes, members);
+  }
   for (const plan::Action& action : spec_.option.actions()) {
     stages_.push_back(
         {.action = action,
@@ -312,6 +316,7 @@ Status Message::Impl::start(std::size_t stage) {
   started_ = true;
   const auto* task = std::get_if<CommTask>(&route().tasks[stage]);
   if (task == nullptr) return {};
+  memory_->hold();
   memory_->copy(task->before);
   const auto ticket = fabric_.group(task->phase)
                           .start({.kind = task->kind,
@@ -385,6 +390,7 @@ Result<Outcome> Message::Impl::end() {
                 in_step_ ? next_ : 0, " of ", stages_.size(), " stages");
   }
   in_step_ = false;
+  memory_->release();
   for (Site& site : sites_) site.commit();
   if (poisoned_) {
     for (const std::span<float> gradient : memory_->gradients()) std::ranges::fill(gradient, kNan);
@@ -410,8 +416,8 @@ Message::Message(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Message::~Message() = default;
 
 Result<std::unique_ptr<Message>> Message::make(const MessageSpec& spec, Fabric& fabric,
-                                               Memories* memories) {
-  auto impl = Impl::make(spec, fabric, memories);
+                                               const MessageSurroundings& surroundings) {
+  auto impl = Impl::make(spec, fabric, surroundings);
   if (!impl) return tl::unexpected(impl.error());
   return std::unique_ptr<Message>(new Message(std::move(*impl)));
 }

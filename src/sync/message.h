@@ -23,6 +23,7 @@
 
 #include "codec/momentum.h"
 #include "plan/option.h"
+#include "sync/buffer_pool.h"
 #include "sync/fabric.h"
 #include "sync/memory.h"
 #include "sync/snapshot.h"
@@ -56,6 +57,16 @@ struct Stage {
   bool first_codec = false;  ///< the first Comp: can be run member by member, as each is ready
 };
 
+/// What a message may share with others.
+struct MessageSurroundings {
+  /// What the members keep between steps is looked for there and put there; none: the message has
+  /// it for itself. It must live for the call.
+  Memories* memories = nullptr;
+  /// Where messages that are one collective take their buffer from for the length of a step; none:
+  /// every message has its own. Others always have their own: their stages are far apart in time.
+  std::shared_ptr<BufferPool> pool = {};
+};
+
 /// How a step ended, the same on every rank.
 enum class Outcome : std::uint8_t {
   /// Raw options do not look at the numbers: NaN and infinity flow through them.
@@ -75,12 +86,11 @@ enum class Outcome : std::uint8_t {
 ///          unspecified.
 class Message {
  public:
-  /// Requires: the fabric outlives the message, `memories` the call. What the members keep between
-  ///           steps is looked for there and put there; none: the message has it for itself.
+  /// Requires: the fabric outlives the message.
   /// Errors:   kInvalidArgument: no members, a codec that does not exist, an option that the codec
   ///           or the topology cannot take (plan::why_not's sentence).
   static Result<std::unique_ptr<Message>> make(const MessageSpec& spec, Fabric& fabric,
-                                               Memories* memories = nullptr);
+                                               const MessageSurroundings& surroundings = {});
   ~Message();
 
   const MessageSpec& spec() const;

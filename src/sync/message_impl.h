@@ -23,7 +23,7 @@ namespace gradpress::sync {
 class Message::Impl {
  public:
   static Result<std::unique_ptr<Impl>> make(const MessageSpec& spec, Fabric& fabric,
-                                            Memories* memories);
+                                            const MessageSurroundings& surroundings);
 
   const MessageSpec& spec() const { return spec_; }
   const std::string& description() const { return described_.text; }
@@ -59,7 +59,7 @@ class Message::Impl {
       : spec_(std::move(spec)), fabric_(fabric), described_(std::move(described)) {}
 
   void find_memories(Memories* memories);
-  void make_tables();
+  void make_tables(const std::shared_ptr<BufferPool>& pool);
   Status make_sites();
   /// The tables for members of these parities.
   Route make_route_for(std::span<const unsigned> parities) const;

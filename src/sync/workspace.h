@@ -4,10 +4,13 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
+#include "sync/buffer_pool.h"
 #include "sync/route.h"
 
 namespace gradpress::sync {
@@ -17,6 +20,21 @@ class Workspace {
   Workspace(std::span<const std::size_t> buffer_bytes, std::size_t members) : gradients_(members) {
     buffers_.reserve(buffer_bytes.size());
     for (const std::size_t bytes : buffer_bytes) buffers_.emplace_back(bytes);
+  }
+
+  /// One buffer, which is the pool's and here from hold() to release().
+  Workspace(std::shared_ptr<BufferPool> pool, std::size_t buffer_bytes, std::size_t members)
+      : pool_(std::move(pool)), buffers_(1), gradients_(members) {
+    pool_->announce(buffer_bytes);
+  }
+
+  void hold() {
+    if (pool_ && buffers_.front().empty()) buffers_.front() = pool_->take();
+  }
+  void release() {
+    if (pool_ && !buffers_.front().empty()) {
+      pool_->give(std::exchange(buffers_.front(), Buffer<std::byte>()));
+    }
   }
 
   /// Makes buffers that are smaller as large as this. What they held is lost.
@@ -59,6 +77,7 @@ class Workspace {
   }
 
  private:
+  std::shared_ptr<BufferPool> pool_;
   std::vector<Buffer<std::byte>> buffers_;
   std::vector<std::span<float>> gradients_;
 };

@@ -90,9 +90,9 @@ TEST(SharedMemories, LetTwoMessagesCarryATensorByTurns) {
   workers.run([&](Fabric& fabric) {
     Memories memories;
     const MessageSpec both = spec({Shape{12, 7}, Shape{9, 20}}, 0);
-    auto joined = Message::make(both, fabric, &memories);
-    auto left = Message::make(spec({Shape{12, 7}}, 0), fabric, &memories);
-    auto right = Message::make(spec({Shape{9, 20}}, 1), fabric, &memories);
+    auto joined = Message::make(both, fabric, {.memories = &memories});
+    auto left = Message::make(spec({Shape{12, 7}}, 0), fabric, {.memories = &memories});
+    auto right = Message::make(spec({Shape{9, 20}}, 1), fabric, {.memories = &memories});
     auto alone = Message::make(both, fabric);
     ASSERT_TRUE(joined && left && right && alone);
     for (std::uint64_t step = 0; step < 6; ++step) {

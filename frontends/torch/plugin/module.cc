@@ -135,6 +135,7 @@ Settings read_settings(const py::dict& given) {
       {"sum_payloads", into(engine.sum_payloads)},
       {"least_elements", into(engine.least_elements)},
       {"bucket_bytes", into(engine.bucket_bytes)},
+      {"raw_bucket_bytes", into(engine.raw_bucket_bytes)},
       {"strict", into(engine.strict)},
       {"seed", into(engine.seed)}};
   for (const auto& [key, value] : given) {
