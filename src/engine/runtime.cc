@@ -174,7 +174,7 @@ Status Runtime::ready(std::uint32_t tensor, std::span<float> gradient) {
                   .stage = 0,
                   .member = where.member,
                   .gradient = gradient,
-                  .runnable_at = clock_.now()};
+                  .runnable_at = options_.record_spans ? clock_.now() : Time{0}};
   if (options_.pipelining && is_codec(first) && first.action.place == plan::Place::kHost) {
     const MutexLock lock(mutex_);
     host_queue_.push_back() = task;
