@@ -1,7 +1,10 @@
 #include "plan/planner.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <limits>
+#include <utility>
 
 #include "plan/search/best.h"
 #include "plan/search/space.h"
@@ -12,6 +15,10 @@ namespace {
 
 /// A gain below this share is not worth a codec's noise.
 constexpr double kWorthwhile = 0.02;
+/// Predictions that differ by less are alike: then the plan with the fewest messages is taken. What
+/// a message costs the processor is in no cost model, and where backward hides hundreds of them the
+/// timeline sees no reason to join any.
+constexpr double kAlike = 0.01;
 
 /// Sizes of buckets to try, in bytes of raw gradient.
 constexpr std::array<double, 5> kBucketBytes = {256.0 * 1024, 1048576.0, 4.0 * 1048576,
@@ -126,10 +133,26 @@ void scale_buckets(const Setting& setting, Strategy& strategy) {
   }
 }
 
+std::uint32_t messages_of(const Setting& setting, const Strategy& strategy) {
+  if (!alternates(setting, strategy)) return 2 * strategy.buckets.count;
+  return strategy.buckets.count + strategy.buckets_q.count;
+}
+
 Result<Strategy> plan_with_buckets(const Request& request, Strategy single) {
+  struct Candidate {
+    Strategy strategy;
+    double us;
+  };
   const Setting& setting = request.setting;
-  scale_buckets(setting, single);
-  double best_us = predict_us(setting, single);
+  std::vector<Candidate> candidates;
+  double best_us = std::numeric_limits<double>::infinity();
+  const auto add = [&](Strategy strategy) {
+    scale_buckets(setting, strategy);
+    const double us = predict_us(setting, strategy);
+    best_us = std::min(best_us, us);
+    candidates.push_back({std::move(strategy), us});
+  };
+  add(std::move(single));
   Buckets last = Buckets::singles(setting.trace.tensors.size());
   for (const double bytes : kBucketBytes) {
     const Buckets buckets = buckets_of(request, bytes);
@@ -137,13 +160,14 @@ Result<Strategy> plan_with_buckets(const Request& request, Strategy single) {
     last = buckets;
     auto strategy = search_best(request, buckets);
     if (!strategy) return strategy;
-    scale_buckets(setting, *strategy);
-    const double us = predict_us(setting, *strategy);
-    if (us >= best_us) continue;
-    best_us = us;
-    single = std::move(*strategy);
+    add(std::move(*strategy));
   }
-  return single;
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    return candidate.us > (1.0 + kAlike) * best_us;
+  });
+  return std::move(std::ranges::min_element(candidates, {}, [&](const Candidate& candidate) {
+                     return std::pair(messages_of(setting, candidate.strategy), candidate.us);
+                   })->strategy);
 }
 
 std::string in_ms(double us) {
@@ -233,6 +257,10 @@ Result<Plan> make_plan(const Setting& setting, const PlanOptions& options) {
     raw_strategy = plan_with_buckets(raw, std::move(*raw_strategy));
     if (!raw_strategy) return tl::unexpected(raw_strategy.error());
     plan.raw_us = predict_us(raw.setting, *raw_strategy);
+    // The plan does what the verdict says.
+    if (predict_us(setting, *strategy) > (1.0 - kWorthwhile) * plan.raw_us) {
+      strategy = std::move(raw_strategy);
+    }
   }
   plan.strategy_name = options.strategy;
   plan.extended = options.tree.extended;

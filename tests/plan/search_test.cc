@@ -374,5 +374,25 @@ TEST(Plan, HonoursThePolicyAndHelpsWithBucketsAndCodecs) {
   EXPECT_NE(paper.error().message().find("--tree extended"), std::string::npos);
 }
 
+TEST(Plan, WithBucketsDoesWhatItsVerdictSays) {
+  // Backward hides everything: nothing can be gained, by codecs or by many messages.
+  Trace trace{.model = "hidden", .source = "", .forward_us = 1000.0, .tensors = {}};
+  for (int i = 0; i < 60; ++i) {
+    trace.tensors.push_back({.name = std::string("t").append(std::to_string(i)),
+                             .shape = Shape{64, 64},
+                             .elements = 4096,
+                             .ready_gap_us = 20000.0});
+  }
+  std::mt19937_64 random(8);
+  Cluster cluster = test::random_cluster(random);
+  cluster.topology = {.machines = 4, .workers = 1};
+  const std::vector<codec::Spec> codecs = {*codec::parse_spec("efsign")};
+  const auto plan = make_plan({trace, cluster, codecs}, {.fusion = Fusion::kAuto});
+  ASSERT_TRUE(plan.has_value()) << plan.error().to_string();
+  EXPECT_EQ(plan->verdict.substr(0, 15), "do not compress") << plan->verdict;
+  for (const Choice& choice : plan->strategy.choices) EXPECT_TRUE(choice.option.is_raw());
+  EXPECT_LT(plan->strategy.buckets.count, trace.tensors.size());
+}
+
 }  // namespace
 }  // namespace gradpress::plan
