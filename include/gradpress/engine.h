@@ -77,8 +77,8 @@ struct EngineOptions {
   /// Before `codec`, the first rule that fits a tensor's name decides; with "auto" it decides what
   /// the planner may choose for that tensor.
   std::vector<CodecRule> rules = {};
-  /// Runs this plan instead: `codec` and `rules` are not looked at. It must be for these tensors and
-  /// this world.
+  /// Runs this plan instead: `codec` and `rules` are not looked at. It must be for these tensors
+  /// and this world.
   std::optional<Plan> plan = {};
   std::optional<MomentumCorrection> momentum = {};
   AutoOptions automatic = {};
