@@ -26,7 +26,8 @@ std::string in_ms(double us) {
 
 }  // namespace
 
-Autopilot::Autopilot(const AutoOptions& options, AutoHost& host) : options_(options), host_(host) {}
+Autopilot::Autopilot(AutoOptions options, AutoHost& host)
+    : options_(std::move(options)), host_(host) {}
 
 void Autopilot::enter(Phase phase) {
   phase_ = phase;

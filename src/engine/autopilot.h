@@ -60,7 +60,7 @@ class AutoHost {
 class Autopilot {
  public:
   /// Requires: `host` outlives it and runs raw.
-  Autopilot(const AutoOptions& options, AutoHost& host);
+  Autopilot(AutoOptions options, AutoHost& host);
 
   /// Begins with the first step; also after a change from outside: times from before do not count.
   void start();

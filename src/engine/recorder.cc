@@ -62,8 +62,9 @@ std::vector<float> TraceRecorder::mean_ready_us() const {
   const auto steps = static_cast<double>(std::max<std::size_t>(1, ready_us_.size() / tensors_));
   std::vector<double> sum(tensors_, 0.0);
   for (std::size_t i = 0; i < ready_us_.size(); ++i) sum[i % tensors_] += ready_us_[i];
-  std::vector<float> mean;
-  for (const double value : sum) mean.push_back(static_cast<float>(value / steps));
+  std::vector<float> mean(tensors_);
+  std::ranges::transform(sum, mean.begin(),
+                         [&](double value) { return static_cast<float>(value / steps); });
   return mean;
 }
 

@@ -9,7 +9,6 @@ namespace {
 
 using test::alike;
 using test::gradients_of;
-using test::kWorkers;
 using test::Ledger;
 using test::on_every_rank;
 using test::plan_by_hand;
