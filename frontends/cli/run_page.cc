@@ -194,7 +194,9 @@ Json table_of(const std::vector<TrainRun>& runs, const RunComparison& comparison
     head.push_back(title);
   }
   if (comparison.target) head.push_back("speed-up to target");
-  Json table = {std::move(head)};
+  // Braces around one value are that value with one compiler, and a list of it with another.
+  Json table = Json::array();
+  table.push_back(std::move(head));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const TrainRun& run = runs[i];
     const ComparedRun& row = comparison.rows[i];
