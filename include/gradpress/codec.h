@@ -47,7 +47,8 @@ struct Traits {
   bool shardable = true;          ///< one encode call can make several shards' payloads
   bool fixed_size = true;         ///< every payload has exactly payload_bound bytes
   Combine combine = Combine::kMean;
-  unsigned rounds = 1;  ///< encode calls per step
+  unsigned rounds = 1;      ///< encode calls per step
+  bool overwrites = false;  ///< DecodeArgs::overwrite costs no pass to clear the destination
 };
 
 /// What the next encode of one tensor at one encode site needs from the last one.
@@ -124,6 +125,8 @@ struct DecodeArgs {
   std::uint64_t step = 0;
   /// The destination gets weight · decoded.
   float weight = 1.0F;
+  /// Instead of what it holds: as if it were cleared before.
+  bool overwrite = false;
 };
 
 /// A compression method with its parameters. Threads: any number at once, on different states.

@@ -135,7 +135,8 @@ class AcpSgdCodec final : public Codec {
                                     .biased = true,
                                     .needs_feedback = true,
                                     .shardable = false,
-                                    .fixed_size = false}),
+                                    .fixed_size = false,
+                                    .overwrites = true}),
         spec_(spec) {}
 
   /// Decoded is X·QQᵀ (or PPᵀ·X) with orthonormal Q: an orthogonal projection, so what is left,
@@ -196,6 +197,7 @@ class AcpSgdCodec final : public Codec {
     AcpState& acp = **own;
     Status status = check_destination(name(), acp, dst);
     if (!status.is_ok()) return status;
+    if (acp.is_dense() && args.overwrite) std::ranges::fill(dst, 0.0F);
     if (acp.is_dense()) return add_dense(name(), args.payload, args.weight, dst);
     const auto factor = acp.factor(acp.payload_floats());
     status = read_factor(name(), args.payload, factor);
@@ -203,7 +205,11 @@ class AcpSgdCodec final : public Codec {
     const std::span<const float> basis = acp.basis();
     const bool left = acp.step() == Step::kLeft;
     kernels::pack_panels(left ? basis : factor, acp.size().cols, acp.rank(), acp.panels());
-    acp.add_product(left ? factor : basis, args.weight, dst);
+    if (args.overwrite) {
+      acp.set_product(left ? factor : basis, args.weight, dst);
+    } else {
+      acp.add_product(left ? factor : basis, args.weight, dst);
+    }
     acp.arrived(factor, args.step);
     return {};
   }

@@ -1,4 +1,5 @@
 #include <gradpress/codec.h>
+#include <algorithm>
 
 #include "kernels/vector.h"
 
@@ -78,6 +79,7 @@ Result<std::size_t> Codec::encode(State& state, const EncodeArgs& args,
 
 Status Codec::decode(State& state, const DecodeArgs& args, std::span<float> dst) const {
   if (Status status = check_made_here(state); !status.is_ok()) return status;
+  if (args.overwrite && !traits_.overwrites) std::ranges::fill(dst, 0.0F);
   return do_decode(state, args, dst);
 }
 

@@ -81,6 +81,21 @@ void LowRankState::add_product(std::span<const float> left, float weight, std::s
   kernels::subtract_product(product, size_, 0, dst);
 }
 
+void LowRankState::set_product(std::span<const float> left, float weight, std::span<float> dst) {
+  // Cleared piece by piece, so that what is added to still lies in the cache.
+  constexpr std::size_t kPieceFloats = std::size_t{32} << 10;
+  const std::size_t tiles =
+      kPieceFloats / std::max<std::size_t>(1, size_.cols * kernels::kMostTileRows);
+  const std::size_t piece = std::max<std::size_t>(1, tiles) * kernels::kMostTileRows * size_.cols;
+  const kernels::ThinProduct product{
+      .left = left.data(), .right_panels = panels().data(), .rank = rank_, .scale = -weight};
+  for (std::size_t begin = 0; begin < dst.size(); begin += piece) {
+    const auto part = dst.subspan(begin, std::min(piece, dst.size() - begin));
+    std::ranges::fill(part, 0.0F);
+    kernels::subtract_product(product, size_, begin, part);
+  }
+}
+
 void LowRankState::correct(std::uint64_t begin, std::span<float> values) const {
   kernels::subtract_product(sent_product(), size_, static_cast<std::size_t>(begin), values);
 }

@@ -55,6 +55,8 @@ class LowRankState : public ResidualState {
 
   /// dst += weight · left · panels()ᵀ.
   void add_product(std::span<const float> left, float weight, std::span<float> dst);
+  /// dst ← weight · left · panels()ᵀ, to the bit what clearing and adding give. Cost: one pass.
+  void set_product(std::span<const float> left, float weight, std::span<float> dst);
 
  protected:
   void correct(std::uint64_t begin, std::span<float> values) const override;

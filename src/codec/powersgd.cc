@@ -87,7 +87,8 @@ class PowerSgdCodec final : public Codec {
                                     .biased = true,
                                     .needs_feedback = true,
                                     .shardable = false,
-                                    .rounds = 2}),
+                                    .rounds = 2,
+                                    .overwrites = true}),
         spec_(spec) {}
 
   /// One worker decodes P̂P̂ᵀX, an orthogonal projection: never worse than sending nothing. Of many
@@ -194,11 +195,16 @@ class PowerSgdCodec final : public Codec {
     const bool first = power.phase == Phase::kReady;
     power.phase = Phase::kDecoded;
     if (power.is_dense()) {
+      if (args.overwrite) std::ranges::fill(dst, 0.0F);
       if (first) kernels::add_weighted(std::as_bytes(power.arriving()), args.weight, dst);
       return {};
     }
     kernels::pack_panels(factor, power.size().cols, power.rank(), power.panels());
-    power.add_product(power.left(), args.weight, dst);
+    if (args.overwrite) {
+      power.set_product(power.left(), args.weight, dst);
+    } else {
+      power.add_product(power.left(), args.weight, dst);
+    }
     if (first) {
       std::ranges::copy(factor, power.arriving().begin());
     } else {

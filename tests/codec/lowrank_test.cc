@@ -335,6 +335,31 @@ TEST_P(LowRankCodec, PayloadsAtOddAddressesDecodeTheSame) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+TEST_P(LowRankCodec, OverwritingIsClearingAndAddingBitForBit) {
+  const auto codec = codec_of(with_rank(3));
+  for (const Shape& shape : {Shape{12, 31}, Shape{70, 2100}, Shape{3, 40000}, Shape{130}}) {
+    const Floats grad = test::gradient(shape.elements(), 1);
+    const auto decoded = [&](bool overwrite) {
+      const auto state = state_of(*codec, {.shape = shape, .feedback = {}});
+      Bytes payload;
+      for (unsigned round = 0; round < codec->traits().rounds; ++round) {
+        const Bytes reduced = payload;
+        payload.assign(codec->payload_bound(shape, round), std::byte{0});
+        const auto used =
+            codec->encode(*state, {.grad = grad, .round = round, .reduced = reduced}, payload);
+        EXPECT_TRUE(used.has_value());
+        payload.resize(used.value_or(0));
+      }
+      Floats dst(grad.size(), overwrite ? std::numeric_limits<float>::quiet_NaN() : 0.0F);
+      const Status status =
+          codec->decode(*state, {.payload = payload, .weight = 0.25F, .overwrite = overwrite}, dst);
+      EXPECT_TRUE(status.is_ok()) << status.to_string();
+      return dst;
+    };
+    EXPECT_EQ(decoded(true), decoded(false)) << shape.to_string();
+  }
+}
+
 TEST_P(LowRankCodec, StatesOfOtherCodecsAndRanksAreRefused) {
   const auto codec = codec_of(with_rank(3));
   const Floats grad(72, 1.0F);
