@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/thread_turns.h"
 #include "comm/quiet_pipe.h"
 
 namespace gradpress::comm {
@@ -54,6 +55,7 @@ bool Lane::done(Ticket ticket) const {
 void Lane::work() {
   // Emulated links sleep until a message is due: wake on time, not up to 50 us later. A hint only.
   (void)prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  const ThreadTurns prompt(Turns::kPrompt);
   const QuietPipe quiet;
   Slot slot;
   MutexLock lock(mutex_);

@@ -1,6 +1,7 @@
 // Ring schedules. Words: a *chunk* is one rank's piece of the buffer; it goes round in *segments*;
 // at each *step* every rank receives a chunk from the rank before it and hands it to the next.
 #include <algorithm>
+#include <limits>
 
 #include "comm/exchange.h"
 
@@ -115,7 +116,24 @@ Status run_course(Exchange& exchange, const Course& course, Use& use) {
                          [&](const Place& place) { exchange.send(next, use.own(place)); });
     }
   };
+  // Between two ranks one connection carries both directions, and a transport that asks for each
+  // message has its requests wait behind what is being sent: the directions would take turns. So
+  // all is asked for before anything is sent; nothing is handed on, no memory is needed twice.
+  const std::size_t ahead =
+      next == previous ? std::numeric_limits<std::size_t>::max() / 2 : exchange.window();
   std::size_t posted = 0;
+  const auto post_until = [&](std::size_t end) -> Status {
+    for (; !posting.at_end() && posted < end; posting.advance(), ++posted) {
+      const Status status = use.reusable(posted);
+      if (!status.is_ok()) return status;
+      exchange.post(previous, use.landing(posting.place(), posted));
+    }
+    return {};
+  };
+  if (next == previous) {
+    const Status status = post_until(ahead);
+    if (!status.is_ok()) return status;
+  }
   for (std::size_t index = 0; !arriving.at_end(); arriving.advance(), ++index) {
     const Place place = arriving.place();
     // A block's own segments follow the last that is handed on of the block before.
@@ -123,12 +141,9 @@ Status run_course(Exchange& exchange, const Course& course, Use& use) {
     send_own(place.block + (last_step ? 2 : 1));
     exchange.stage(use.stage(place.step), place.step % (exchange.size() - 1) + 1,
                    exchange.size() - 1);
-    for (; !posting.at_end() && posted < index + exchange.window(); posting.advance(), ++posted) {
-      const Status status = use.reusable(posted);
-      if (!status.is_ok()) return status;
-      exchange.post(previous, use.landing(posting.place(), posted));
-    }
-    const Status status = exchange.receive(previous);
+    Status status = post_until(index + ahead);
+    if (!status.is_ok()) return status;
+    status = exchange.receive(previous);
     if (!status.is_ok()) return status;
     const ConstBytes onward = use.absorb(place, use.landing(place, index));
     if (!last_step) use.forwarded(index, exchange.send(next, onward));
@@ -145,7 +160,7 @@ class AllReduceUse {
         adding_steps_(exchange.size() - 1),
         in_place_(call_.in.data() == call_.out.data()),
         segment_(exchange.segment()),
-        window_(exchange.window()),
+        window_(most_posted(exchange)),
         slots_(exchange.scratch().slots) {
     // Chunk c comes back as a sum only after this rank's part of it has been taken, so it may land
     // where that part was; only sums in place need memory of their own for what arrives.
@@ -168,6 +183,12 @@ class AllReduceUse {
   void forwarded(std::size_t, std::uint64_t) const {}
 
  private:
+  /// Between two ranks all segments of the larger chunk.
+  static std::size_t most_posted(Exchange& exchange) {
+    if (exchange.size() > 2) return exchange.window();
+    const std::vector<std::size_t>& offsets = exchange.scratch().offsets;
+    return segment_count(std::max(offsets[1], offsets[2] - offsets[1]), exchange.segment());
+  }
   Bytes out(const Place& place) const { return call_.out.subspan(place.offset, place.bytes); }
 
   const Collective& call_;

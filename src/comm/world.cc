@@ -28,6 +28,7 @@ Result<World> connect_by_gloo(const WorldOptions& options, const comm::Environme
                                    .interface = options.interface.empty()
                                                     ? environment("GLOO_SOCKET_IFNAME").value_or("")
                                                     : options.interface,
+                                   .patient = environment("GRADPRESS_PATIENT_GLOO").has_value(),
                                    .timeout = options.timeout,
                                    .start_timeout = options.start_timeout});
   if (!group) return tl::unexpected(group.error());

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/thread_turns.h"
 #include "comm/gloo/transport.h"
 #include "comm/meeting.h"
 #include "comm/quiet_pipe.h"
@@ -15,8 +16,9 @@ namespace gradpress::comm {
 
 namespace {
 
-Result<std::shared_ptr<gloo::transport::Device>> make_device(const std::string& interface,
+Result<std::shared_ptr<gloo::transport::Device>> make_device(const GlooOptions& options,
                                                              const std::string& address) {
+  const std::string& interface = options.interface;
   gloo::transport::tcp::attr attributes;
   if (interface.empty()) {
     attributes.hostname = address;
@@ -24,8 +26,9 @@ Result<std::shared_ptr<gloo::transport::Device>> make_device(const std::string& 
     attributes.iface = interface;
   }
   try {
-    // Gloo's thread inherits the mask.
+    // Gloo's thread inherits the mask and the turns.
     const QuietPipe quiet;
+    const ThreadTurns turns(options.patient ? Turns::kPatient : Turns::kPrompt);
     return gloo::transport::tcp::CreateDevice(attributes);
   } catch (const std::exception& error) {
     return fail(Code::kInvalidArgument, "backend gloo: cannot use ",
@@ -45,7 +48,7 @@ Result<std::unique_ptr<Group>> connect_gloo(const GlooOptions& options) {
                        .backend = "gloo",
                        .patience = options.start_timeout});
   if (!meeting) return tl::unexpected(meeting.error());
-  auto device = make_device(options.interface, (*meeting)->store->own_address());
+  auto device = make_device(options, (*meeting)->store->own_address());
   if (!device) return tl::unexpected(device.error());
   std::vector<unsigned> members(options.world.size);
   std::iota(members.begin(), members.end(), 0U);

@@ -15,6 +15,11 @@ struct GlooOptions {
   ProcessWorld world = {};
   std::string name = {};
   std::string interface = {};  ///< empty: the one that reaches the store
+  /// Gloo's event loop never takes a core from a running thread. It turns in circles while another
+  /// thread holds the lock of a connection that it wants: where that thread lost its core to it,
+  /// both wait for the end of a turn, 3 ms. Better with more processes than cores that only
+  /// communicate (short messages take a third to a tenth of the time), worse where cores compute.
+  bool patient = false;
   std::chrono::milliseconds timeout{0};
   std::chrono::milliseconds start_timeout{0};
 };
