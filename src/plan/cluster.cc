@@ -23,6 +23,23 @@ Status read_number(const Field& parent, std::string_view key, double least, doub
   return {};
 }
 
+/// What is not given is as in `otherwise`.
+Status read_override(const Field& given, const LinkModel::Rate& otherwise,
+                     std::optional<LinkModel::Rate>& out) {
+  if (!given.has("gbps") && !given.has("latency_us")) {
+    return given.wrong("an object with gbps or latency_us").value();
+  }
+  LinkModel::Rate rate = otherwise;
+  if (given.has("gbps")) {
+    if (auto s = read_number(given, "gbps", kLeastGbps, rate.gbps); !s) return s;
+  }
+  if (given.has("latency_us")) {
+    if (auto s = read_number(given, "latency_us", 0.0, rate.latency_us); !s) return s;
+  }
+  out = rate;
+  return {};
+}
+
 Result<LinkModel> read_link(const Field& field) {
   LinkModel model;
   if (auto s = read_number(field, "gbps", kLeastGbps, model.link.gbps); !s)
@@ -34,22 +51,16 @@ Result<LinkModel> read_link(const Field& field) {
   const Field collectives = *field.at("collectives");
   if (!collectives.json().is_object()) return collectives.wrong("an object");
   for (std::size_t i = 0; i < kCollectives; ++i) {
-    const std::string_view name = to_text(static_cast<Collective>(i));
+    const auto collective = static_cast<Collective>(i);
+    const std::string_view name = to_text(collective);
     if (!collectives.has(name)) continue;
     const Field given = *collectives.at(name);
-    LinkModel::Rate rate = model.link;
-    if (!given.has("gbps") && !given.has("latency_us")) {
-      return given.wrong("an object with gbps or latency_us");
+    if (auto s = read_override(given, model.link, model.overrides[i]); !s) return tl::unexpected(s);
+    if (!given.has("flat")) continue;
+    if (auto s = read_override(*given.at("flat"), model.of(collective), model.flat_overrides[i]);
+        !s) {
+      return tl::unexpected(s);
     }
-    if (given.has("gbps")) {
-      if (auto s = read_number(given, "gbps", kLeastGbps, rate.gbps); !s) return tl::unexpected(s);
-    }
-    if (given.has("latency_us")) {
-      if (auto s = read_number(given, "latency_us", 0.0, rate.latency_us); !s) {
-        return tl::unexpected(s);
-      }
-    }
-    model.overrides[i] = rate;
   }
   return model;
 }

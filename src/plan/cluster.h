@@ -18,7 +18,8 @@
 
 namespace gradpress::plan {
 
-/// Latency and rate of one link, for each collective (the link's own where nothing else is given).
+/// Latency and rate of one link, for each collective (the link's own where nothing else is given),
+/// and for all workers in one group where that differs from a group of one worker per machine.
 struct LinkModel {
   struct Rate {
     double latency_us = 0.0;
@@ -26,9 +27,13 @@ struct LinkModel {
   };
   Rate link;
   std::array<std::optional<Rate>, kCollectives> overrides;
+  std::array<std::optional<Rate>, kCollectives> flat_overrides;
 
   Rate of(Collective collective) const {
     return overrides[static_cast<std::size_t>(collective)].value_or(link);
+  }
+  Rate of_flat(Collective collective) const {
+    return flat_overrides[static_cast<std::size_t>(collective)].value_or(of(collective));
   }
 };
 

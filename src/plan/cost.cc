@@ -81,17 +81,18 @@ CommCosts::CommCosts(const Cluster& cluster) : topology_(cluster.topology) {
   const std::uint64_t n = topology_.machines;
   for (std::size_t i = 0; i < kCollectives; ++i) {
     const auto collective = static_cast<Collective>(i);
-    const auto line = [collective](Factors factors, const LinkModel& link) {
-      const LinkModel::Rate rate = link.of(collective);
+    const auto line = [](Factors factors, const LinkModel::Rate& rate) {
       const double beta = 8.0 / (rate.gbps * 1000.0);
       return Line{.fixed_us = factors.alphas * rate.latency_us,
                   .us_per_byte = factors.betas * beta};
     };
-    lines_[0][i] = n == 1 ? line(group_factors(collective, k, 1.0), cluster.intra)
-                          : line(flat_factors(collective, topology_), cluster.inter);
-    lines_[1][i] = line(group_factors(collective, k, 1.0), cluster.intra);
-    lines_[2][i] = line(group_factors(collective, n, static_cast<double>(k)), cluster.inter);
-    lines_[3][i] = line(group_factors(collective, n, 1.0), cluster.inter);
+    lines_[0][i] =
+        n == 1 ? line(group_factors(collective, k, 1.0), cluster.intra.of(collective))
+               : line(flat_factors(collective, topology_), cluster.inter.of_flat(collective));
+    lines_[1][i] = line(group_factors(collective, k, 1.0), cluster.intra.of(collective));
+    lines_[2][i] =
+        line(group_factors(collective, n, static_cast<double>(k)), cluster.inter.of(collective));
+    lines_[3][i] = line(group_factors(collective, n, 1.0), cluster.inter.of(collective));
   }
 }
 

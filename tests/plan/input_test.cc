@@ -121,7 +121,8 @@ TEST(Trace, CutToTheLargestKeepsBackwardAsLong) {
 std::string cluster_with(const std::string& change_from, const std::string& change_to) {
   std::string text = R"({"format": "gradpress-cluster-1", "name": "c", "machines": 2,
     "workers_per_machine": 4, "intra": {"gbps": 100, "latency_us": 5},
-    "inter": {"gbps": 10, "latency_us": 50, "collectives": {"alltoall": {"gbps": 5}}},
+    "inter": {"gbps": 10, "latency_us": 50,
+              "collectives": {"alltoall": {"gbps": 5, "flat": {"latency_us": 7}}}},
     "codec_costs": {"dgc": {"device": [{"elements": 100, "encode_us": 10, "decode_us": 1},
                                        {"elements": 200, "encode_us": 30, "decode_us": 2}]},
                     "dgc:0.5": {"host": [{"elements": 1, "encode_us": 7, "decode_us": 3}]}}})";
@@ -138,6 +139,9 @@ TEST(ClusterFile, ReadsLinksOverridesAndCurves) {
   EXPECT_EQ(cluster->topology, (Topology{.machines = 2, .workers = 4}));
   EXPECT_EQ(cluster->inter.of(Collective::kAllToAll).gbps, 5.0);
   EXPECT_EQ(cluster->inter.of(Collective::kAllToAll).latency_us, 50.0);
+  EXPECT_EQ(cluster->inter.of_flat(Collective::kAllToAll).gbps, 5.0);
+  EXPECT_EQ(cluster->inter.of_flat(Collective::kAllToAll).latency_us, 7.0);
+  EXPECT_EQ(cluster->inter.of_flat(Collective::kAllReduce).gbps, 10.0);
   EXPECT_EQ(cluster->inter.of(Collective::kAllReduce).gbps, 10.0);
   const auto dgc = *codec::parse_spec("dgc:0.01");
   const CostCurve* curve = cluster->costs(dgc, Place::kDevice);
@@ -171,8 +175,10 @@ TEST(ClusterFile, ErrorsNameTheFileAndThePath) {
   has("\"workers_per_machine\": 4", "\"workers_per_machine\": -4", "workers_per_machine");
   has("\"gbps\": 100", "\"gbps\": 0", "intra.gbps");
   has("\"latency_us\": 50", "\"latency_us\": -50", "inter.latency_us: wanted");
-  has("{\"gbps\": 5}", "{\"gbps\": -5}", "inter.collectives.alltoall.gbps");
-  has("{\"gbps\": 5}", "{}", "inter.collectives.alltoall: wanted");
+  has("{\"gbps\": 5,", "{\"gbps\": -5,", "inter.collectives.alltoall.gbps");
+  has("{\"latency_us\": 7}", "{\"latency_us\": -7}", "inter.collectives.alltoall.flat.latency_us");
+  has("{\"latency_us\": 7}", "{}", "inter.collectives.alltoall.flat");
+  has("{\"gbps\": 5, \"flat\": {\"latency_us\": 7}}", "{}", "inter.collectives.alltoall: wanted");
   has("\"dgc\":", "\"gzip\":", "codec_costs.gzip: wanted a codec");
   has("\"encode_us\": 30", "\"encode_us\": -30", "codec_costs.dgc.device[1].encode_us");
   has("\"elements\": 200", "\"elements\": 100", "codec_costs.dgc.device[1].elements: wanted more");

@@ -57,7 +57,8 @@ CommTime comm_time(const plan::Cluster& cluster, const Word& word, bool root_onl
   const double w = n * k;
   const bool crosses = word.where == "inter" || (word.where == "flat" && n > 1);
   const plan::LinkModel& link = crosses ? cluster.inter : cluster.intra;
-  const auto rate = link.of(*plan::parse_collective(word.what));
+  const auto collective = *plan::parse_collective(word.what);
+  const auto rate = word.where == "flat" && n > 1 ? link.of_flat(collective) : link.of(collective);
   const double alpha = rate.latency_us;
   const double beta = 8.0 / (rate.gbps * 1000.0);
   const std::string& c = word.what;
