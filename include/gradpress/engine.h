@@ -98,11 +98,17 @@ struct EngineOptions {
   std::uint64_t raw_bucket_bytes = 0;
   /// A tensor that is not ready at wait() counts as zero; off: that is an error which names it.
   bool allow_unused = false;
-  /// Bytes on the wire that differ from what was promised by over 1 % are an error, not a warning.
+  /// Bytes on the wire that differ from what was promised by over 1 % are an error that names the
+  /// message, not a warning. To tell messages apart, a link then carries one at a time.
   bool strict = false;
   std::uint64_t seed = 0;
   /// Keeps what each lane did in a step, for spans().
   bool record_spans = false;
+  /// Called by the engine's threads when codec work for the device has come up. Whoever sets it
+  /// lets the thread of ready() and wait() call progress() then: until that or wait() nobody does
+  /// the work. Without it, ready() does such work between two gradients. Must neither call the
+  /// engine nor throw.
+  std::function<void()> on_work = {};
   /// Gets one line for what a user should know: compression not in effect, a warning of the audit.
   std::function<void(std::string_view)> log = {};
 };
@@ -116,6 +122,10 @@ struct EngineStep {
   SentBytes promised = {};  ///< what the plan's layouts say
   double exposed_us = 0.0;  ///< spent in wait()
   unsigned unused = 0;      ///< tensors that counted as zero
+  /// Codec "auto" has decided against compression, on every rank at this step, and holds no
+  /// residual: who has an all-reduce of its own may use that from now on. What is lost is the watch
+  /// for drift.
+  bool rests = false;
 };
 
 /// An interval on a lane of a step: codec work or a collective. Times are from the step's begin.
@@ -141,10 +151,19 @@ struct RecordedTrace {
   std::vector<Tensor> tensors = {};  ///< in the order of mean readiness
 };
 
+/// Gradients of some steps, as one rank gave them to ready(): before encoding.
+struct RecordedGradients {
+  std::vector<EngineTensor> tensors = {};
+  unsigned rank = 0;
+  unsigned workers = 0;
+  /// By step, then tensor. Tensors that were unused are zero.
+  std::vector<std::vector<std::vector<float>>> steps = {};
+};
+
 /// One worker's engine for one model. Several may live in a process, each with a group of its own.
 ///
 /// Threads: one calls ready() and wait(), and does the codec work placed on the device.
-/// Memory:  residuals, and the buffers of every message; nothing is allocated per step.
+/// Memory:  residuals, and buffers for two messages per lane; nothing is allocated per step.
 /// Errors:  the first failure of a collective ends the engine: later calls return it. The gradients
 ///          of that step belong to the engine until it is destroyed.
 class GRADPRESS_API Engine {
@@ -162,6 +181,9 @@ class GRADPRESS_API Engine {
   /// Requires: the gradient lives, untouched, until wait() returned, which leaves the mean in it.
   /// Errors:   kInvalidArgument on a tensor that does not exist, a wrong size, or one given twice.
   virtual Status ready(std::size_t tensor, std::span<float> gradient) = 0;
+  /// Does the codec work for the device that has come up, if any: for a thread that has nothing to
+  /// do between two gradients, which EngineOptions::on_work tells.
+  virtual Status progress() = 0;
   /// Returns when all gradients are synchronised.
   virtual Result<EngineStep> wait() = 0;
 
@@ -194,9 +216,18 @@ class GRADPRESS_API Engine {
   virtual void record_trace(unsigned steps) = 0;
   /// What was recorded so far. write_trace() makes a file of it.
   virtual RecordedTrace recorded_trace() const = 0;
+  /// Keeps this rank's gradients from the next step on, for that many steps: each takes the memory
+  /// of all gradients.
+  virtual void record_gradients(unsigned steps) = 0;
+  /// What was kept so far. write_gradients() makes a file of it.
+  virtual RecordedGradients recorded_gradients() const = 0;
   /// Of the last step; needs EngineOptions::record_spans. Valid until the next call of ready().
   virtual std::vector<EngineSpan> spans() const = 0;
 
+  /// Memory for messages under way, what they receive included: of two messages per lane (device,
+  /// host, and each link), whatever their number (docs/concurrency.md). Residuals, momentum and
+  /// what codecs keep beside them are not in it.
+  virtual std::uint64_t buffer_bytes() const = 0;
   /// What happens to the tensors, for people: messages, codecs, options, bytes against none.
   virtual std::string summary() const = 0;
 
@@ -207,5 +238,12 @@ class GRADPRESS_API Engine {
 /// Writes a recorded trace in the format gradpress-trace-1, with the spreads beside the means.
 GRADPRESS_API Status write_trace(const std::string& file, std::string_view model,
                                  const RecordedTrace& trace);
+
+/// Writes recorded gradients, for `gradpress replay`; the format is in docs/gradients_file.md.
+/// Errors: kInvalidArgument: no steps, sizes that are not the tensors', a file that cannot be
+///         written.
+GRADPRESS_API Status write_gradients(const std::string& file, const RecordedGradients& gradients);
+/// Errors: kInvalidArgument: a file that cannot be read, is none, or is damaged; says where.
+GRADPRESS_API Result<RecordedGradients> read_gradients(const std::string& file);
 
 }  // namespace gradpress

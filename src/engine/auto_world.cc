@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -19,8 +21,27 @@ constexpr double kWorthwhile = 0.02;
 constexpr double kProbeLimit = 1.5;
 constexpr std::size_t kProbeBytes = 262144;
 constexpr unsigned kProbeTurns = 3;
+/// Of a size in calibration, after one that does not count.
+constexpr unsigned kTurns = 3;
+/// A codec's next size has eight times the elements, of which it makes two steps, each an encode
+/// and a decode, in every turn.
+constexpr double kNextCodecSlice = 8.0 * 2.0 * 2.0 * (kTurns + 1);
 
 double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+/// The codecs of a plan, those of most elements first.
+std::vector<std::string> codecs_in(const gradpress::Plan& plan) {
+  std::map<std::string, std::uint64_t> elements;
+  for (const PlannedTensor& tensor : plan.tensors) {
+    if (tensor.codec != "none") elements[tensor.codec] += tensor.shape.elements();
+  }
+  std::vector<std::string> codecs;
+  codecs.reserve(elements.size());
+  for (const auto& [codec, count] : elements) codecs.push_back(codec);
+  std::ranges::stable_sort(codecs, std::greater(),
+                           [&](const std::string& codec) { return elements[codec]; });
+  return codecs;
+}
 
 std::vector<std::string> codecs_of(const EngineOptions& options) {
   std::vector<std::string> codecs;
@@ -57,7 +78,46 @@ plan::Policy policy_of(const EngineOptions& options, std::span<const std::string
   return policy;
 }
 
+std::uint64_t bytes_of(std::span<const TensorSpec> tensors) {
+  return std::accumulate(tensors.begin(), tensors.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const TensorSpec& tensor) {
+                           return sum + tensor.shape.elements() * sizeof(float);
+                         });
+}
+
 }  // namespace
+
+CalibrationOptions calibration_for(std::span<const TensorSpec> tensors,
+                                   std::span<const std::string> codecs,
+                                   const comm::Topology& topology, double step_us) {
+  const std::uint64_t largest = std::ranges::max(tensors, {}, [](const TensorSpec& tensor) {
+                                  return tensor.shape.elements();
+                                }).shape.elements();
+  CalibrationOptions options{.codecs = {codecs.begin(), codecs.end()},
+                             .bytes = {1024},
+                             .elements = {1024},
+                             .turns = kTurns};
+  // An all-gather of b bytes a worker moves what a raw step does with 2 b / W of the gradients.
+  const std::uint64_t most = bytes_of(tensors) / ((kTurns + std::uint64_t{1}) * topology.workers());
+  for (const std::size_t bytes : {16384U, 65536U, 262144U, 1048576U, 4194304U}) {
+    if (bytes <= most) options.bytes.push_back(bytes);
+  }
+  if (options.bytes.size() == 1) options.bytes.push_back(4096);
+  for (const std::size_t size : {16384U, 131072U, 1048576U}) {
+    if (size <= 2 * largest || options.elements.size() == 1) options.elements.push_back(size);
+  }
+  const double half_ms = step_us / 2000.0;
+  const auto between = [](double least_ms, double wanted_ms, double most_ms) {
+    return std::chrono::milliseconds(
+        static_cast<std::int64_t>(std::clamp(wanted_ms, least_ms, most_ms)));
+  };
+  options.turn = between(0.0, half_ms / (kTurns + 1), 3.0);
+  // The next size takes at most four times as long, and as many turns. Under a millisecond nothing
+  // is left out: too few sizes would give no slope.
+  options.longest_call = between(1.0, half_ms / (4 * (kTurns + 1)), 100.0);
+  options.longest_codec = between(1.0, half_ms / kNextCodecSlice, 60.0);
+  return options;
+}
 
 AutoWorld::AutoWorld(sync::Fabric& fabric, Exchange& exchange, std::span<const TensorSpec> tensors,
                      const EngineOptions& options, TraceRecorder& recorder, Clock& clock,
@@ -93,28 +153,7 @@ ProfileKey AutoWorld::key() const {
           .codecs = codecs_};
 }
 
-CalibrationOptions AutoWorld::calibration_options() const {
-  const std::uint64_t elements = std::accumulate(
-      tensors_.begin(), tensors_.end(), std::uint64_t{0},
-      [](std::uint64_t sum, const TensorSpec& tensor) { return sum + tensor.shape.elements(); });
-  const std::uint64_t largest = std::ranges::max(tensors_, {}, [](const TensorSpec& tensor) {
-                                  return tensor.shape.elements();
-                                }).shape.elements();
-  CalibrationOptions options{.codecs = codecs_, .bytes = {1024, 16384}, .elements = {1024}};
-  // One point must not take longer than a step: it is a few calls of an eighth of the model at
-  // most.
-  for (const std::size_t bytes : {65536U, 262144U, 1048576U, 4194304U}) {
-    if (bytes <= elements * sizeof(float) / 8) options.bytes.push_back(bytes);
-  }
-  for (const std::size_t size : {16384U, 131072U, 1048576U}) {
-    if (size <= 2 * largest) options.elements.push_back(size);
-  }
-  options.turns = 3;
-  options.longest_call = std::chrono::milliseconds(100);
-  return options;
-}
-
-Result<bool> AutoWorld::begin_profile(bool may_reuse) {
+Result<bool> AutoWorld::begin_profile(bool may_reuse, double step_us) {
   calibrator_.reset();
   cluster_.reset();
   if (may_reuse) {
@@ -132,12 +171,16 @@ Result<bool> AutoWorld::begin_profile(bool may_reuse) {
       }
     }
   }
-  calibrator_.emplace(fabric_, calibration_options(), clock_);
+  calibrator_.emplace(fabric_, calibration_for(tensors_, codecs_, fabric_.topology(), step_us),
+                      clock_);
   return false;
 }
 
 Result<bool> AutoWorld::still_fits(const plan::Cluster& cluster) {
-  std::vector<float> values(kProbeBytes / sizeof(float));
+  // All of it is no longer than a raw step.
+  const std::uint64_t bytes =
+      std::clamp<std::uint64_t>(bytes_of(tensors_) / (kProbeTurns + 1), sizeof(float), kProbeBytes);
+  std::vector<float> values(bytes / sizeof(float));
   std::array<double, kProbeTurns> times{};
   // The first turn does not count.
   for (unsigned turn = 0; turn <= kProbeTurns; ++turn) {
@@ -152,12 +195,13 @@ Result<bool> AutoWorld::still_fits(const plan::Cluster& cluster) {
   if (!taken) return tl::unexpected(taken.error());
   const auto line =
       plan::CommCosts(cluster).line(plan::Phase::kFlat, plan::Collective::kAllReduce, false);
-  const double expected = line.fixed_us + line.us_per_byte * kProbeBytes;
+  const double expected = line.fixed_us + line.us_per_byte * static_cast<double>(bytes);
   return *taken < kProbeLimit * expected && expected < kProbeLimit * *taken;
 }
 
 Result<bool> AutoWorld::continue_profile(double budget_us) {
-  const double end = calibrator_->spent_us() + budget_us;
+  // A slice takes half of a step at most: one that begins in the first half ends within it.
+  const double end = calibrator_->spent_us() + budget_us / 2.0;
   do {
     const auto more = calibrator_->advance();
     if (!more) return tl::unexpected(more.error());
@@ -209,10 +253,13 @@ Result<AutoPlan> AutoWorld::make_plan() {
   if (!made) return tl::unexpected(made.error());
   const bool encodes = std::ranges::any_of(
       made->strategy.choices, [](const plan::Choice& choice) { return !choice.option.is_raw(); });
-  return AutoPlan{.plan = plan::public_plan(setting, *made),
+  gradpress::Plan plan = plan::public_plan(setting, *made);
+  std::vector<std::string> codecs = codecs_in(plan);
+  return AutoPlan{.plan = std::move(plan),
                   .compresses = encodes && made->iteration_us < (1.0 - kWorthwhile) * made->raw_us,
                   .raw_us = made->raw_us,
-                  .verdict = made->verdict};
+                  .verdict = made->verdict,
+                  .codecs = std::move(codecs)};
 }
 
 }  // namespace gradpress::engine

@@ -24,9 +24,17 @@ namespace gradpress::engine {
 /// What it may ask of the engine.
 struct AutoActions {
   std::function<Status(const gradpress::Plan&)> run_plan = {};
+  std::function<Status(const std::string&)> run_codec = {};
   std::function<Status()> run_raw = {};
   std::function<void(const std::string&)> say = {};
 };
+
+/// What to measure for a model whose raw step takes so long, in slices of half of that at most: a
+/// raw step sends all gradients, which says how long calls of fewer bytes take. Sizes without which
+/// no line can be fitted are measured in any case.
+CalibrationOptions calibration_for(std::span<const TensorSpec> tensors,
+                                   std::span<const std::string> codecs,
+                                   const comm::Topology& topology, double step_us);
 
 /// Threads: the engine's caller alone, between steps.
 class AutoWorld final : public AutoHost {
@@ -42,10 +50,11 @@ class AutoWorld final : public AutoHost {
 
   Result<double> slowest(double mine) override { return exchange_.slowest(mine); }
   void record(unsigned steps) override { recorder_.start(steps); }
-  Result<bool> begin_profile(bool may_reuse) override;
+  Result<bool> begin_profile(bool may_reuse, double step_us) override;
   Result<bool> continue_profile(double budget_us) override;
   Result<AutoPlan> make_plan() override;
   Status run_plan(const gradpress::Plan& plan) override { return actions_.run_plan(plan); }
+  Status run_codec(const std::string& codec) override { return actions_.run_codec(codec); }
   Status run_raw() override { return actions_.run_raw(); }
   void say(const std::string& line) override { actions_.say(line); }
 
@@ -54,7 +63,6 @@ class AutoWorld final : public AutoHost {
   Result<bool> still_fits(const plan::Cluster& cluster);
   /// Ready times in the mean over all ranks.
   Result<plan::Trace> agreed_trace();
-  CalibrationOptions calibration_options() const;
   ProfileKey key() const;
 
   sync::Fabric& fabric_;

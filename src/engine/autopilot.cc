@@ -10,6 +10,9 @@ namespace {
 
 /// The first step after a change pays for cold caches and new buffers.
 constexpr unsigned kSettling = 1;
+/// Of steps that take this long so many are enough to know what raw ones take.
+constexpr double kLongStepUs = 1e6;
+constexpr unsigned kFewSteps = 3;
 
 double median_of(std::vector<double> values) {
   if (values.empty()) return 0.0;
@@ -58,8 +61,15 @@ Status Autopilot::after_step(double step_us) {
   ++steps_;
   if (steps_ > kSettling) times_us_.push_back(step_us);
   switch (phase_) {
-    case Phase::kWatch:
-      return steps_ >= kSettling + std::max(1U, options_.raw_steps) ? end_watch() : Status();
+    case Phase::kWatch: {
+      const unsigned most = std::max(1U, options_.raw_steps);
+      if (steps_ >= kSettling + most) return end_watch();
+      if (steps_ != kSettling + kFewSteps) return {};
+      // Long steps tell as much in fewer of them.
+      const auto median = agreed_median();
+      if (!median) return median.error();
+      return *median >= kLongStepUs ? end_watch() : Status();
+    }
     case Phase::kMeasure: {
       // No longer than a step takes.
       const auto complete = host_.continue_profile(usual_us_);
@@ -68,6 +78,8 @@ Status Autopilot::after_step(double step_us) {
     }
     case Phase::kTry:
       return steps_ >= kSettling + std::max(1U, options_.window) ? end_try() : Status();
+    case Phase::kTryCodec:
+      return steps_ >= kSettling + std::max(1U, options_.window) ? end_try_codec() : Status();
     case Phase::kStay:
       return look_for_drift();
   }
@@ -81,7 +93,7 @@ Status Autopilot::end_watch() {
   if (!runs_plan_) raw_us_ = *median;
   raw_measured_ = !runs_plan_;
   state_ = (runs_plan_ ? verdict_ : std::string("none")) + ": measuring links and codecs";
-  const auto fits = host_.begin_profile(!drifted_);
+  const auto fits = host_.begin_profile(!drifted_, usual_us_);
   if (!fits) return fits.error();
   if (*fits) return plan();
   enter(Phase::kMeasure);
@@ -106,7 +118,8 @@ Status Autopilot::plan() {
     enter(Phase::kStay);
     return {};
   }
-  if (Status status = host_.run_plan(made->plan); !status) return status;
+  plan_ = std::move(*made);
+  if (Status status = host_.run_plan(plan_.plan); !status) return status;
   runs_plan_ = true;
   state_ = "trying: " + verdict_;
   host_.say("auto: " + verdict_);
@@ -117,10 +130,49 @@ Status Autopilot::plan() {
 Status Autopilot::end_try() {
   const auto median = agreed_median();
   if (!median) return median.error();
-  const std::string compared =
-      in_ms(*median) + " a step, raw " + (raw_measured_ ? "took " : "would take ") + in_ms(raw_us_);
-  if (*median < raw_us_) {
-    usual_us_ = *median;
+  plan_us_ = fastest_us_ = *median;
+  codec_ = 0;
+  return try_next_codec();
+}
+
+Status Autopilot::try_next_codec() {
+  const std::vector<std::string>& codecs = plan_.codecs;
+  if (codec_ < codecs.size()) {
+    // What the planner does not know of, cores that workers share above all, may favour the
+    // simplest way: the same codec for all, in few messages.
+    if (Status status = host_.run_codec(codecs[codec_]); !status) return status;
+    state_ = "trying: " + codecs[codec_] + " for all tensors";
+    enter(Phase::kTryCodec);
+    return {};
+  }
+  const bool plan = fastest_us_ == plan_us_;
+  if (!codecs.empty() && (plan || fastest_ + 1 < codecs.size())) {
+    Status status = plan ? host_.run_plan(plan_.plan) : host_.run_codec(codecs[fastest_]);
+    if (!status) return status;
+  }
+  if (!plan) {
+    verdict_ = codecs[fastest_] + " for all tensors, " + in_ms(fastest_us_) +
+               " a step where a plan took " + in_ms(plan_us_);
+  }
+  return keep(fastest_us_);
+}
+
+Status Autopilot::end_try_codec() {
+  const auto median = agreed_median();
+  if (!median) return median.error();
+  if (*median < fastest_us_) {
+    fastest_us_ = *median;
+    fastest_ = codec_;
+  }
+  ++codec_;
+  return try_next_codec();
+}
+
+Status Autopilot::keep(double median_us) {
+  const std::string compared = in_ms(median_us) + " a step, raw " +
+                               (raw_measured_ ? "took " : "would take ") + in_ms(raw_us_);
+  if (median_us < raw_us_) {
+    usual_us_ = median_us;
     state_ = verdict_ + "; measured " + compared;
     host_.say("auto: stays with the plan: " + compared);
     enter(Phase::kStay);

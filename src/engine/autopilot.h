@@ -26,6 +26,7 @@ struct AutoPlan {
   bool compresses = false;  ///< false: raw is as good
   double raw_us = 0.0;      ///< the best iteration without codecs, predicted
   std::string verdict = {};
+  std::vector<std::string> codecs = {};  ///< that it uses, those of most elements first
 };
 
 /// The world as the autopilot sees it: a seam for tests. Calls that reach other ranks are made by
@@ -40,14 +41,16 @@ class AutoHost {
   virtual Result<double> slowest(double mine) = 0;
   /// Records ready times from the next step on.
   virtual void record(unsigned steps) = 0;
-  /// Begins to measure links and codecs. True: a profile from before fits, and there is nothing to
-  /// do.
-  virtual Result<bool> begin_profile(bool may_reuse) = 0;
-  /// Measures for about that long. True: the profile is complete.
+  /// Begins to measure links and codecs, in slices of which none should take longer than a step.
+  /// True: a profile from before fits, and there is nothing to do.
+  virtual Result<bool> begin_profile(bool may_reuse, double step_us) = 0;
+  /// Measures for no longer than that, but at least one slice. True: the profile is complete.
   virtual Result<bool> continue_profile(double budget_us) = 0;
   /// Plans with what was recorded and measured: the same plan on every rank.
   virtual Result<AutoPlan> make_plan() = 0;
   virtual Status run_plan(const gradpress::Plan& plan) = 0;
+  /// The codec for every tensor that can take it.
+  virtual Status run_codec(const std::string& codec) = 0;
   virtual Status run_raw() = 0;
   virtual void say(const std::string& line) = 0;
 
@@ -71,16 +74,23 @@ class Autopilot {
   /// Errors: the host's.
   Status after_step(double step_us);
 
+  /// Whether it decided against compression and what a plan left behind has been sent.
+  bool rests() const { return phase_ == Phase::kStay && !runs_plan_ && steps_ > 0; }
   /// What was decided, for people.
   const std::string& state() const { return state_; }
 
  private:
-  enum class Phase : std::uint8_t { kWatch, kMeasure, kTry, kStay };
+  enum class Phase : std::uint8_t { kWatch, kMeasure, kTry, kTryCodec, kStay };
 
   void enter(Phase phase);
   Status end_watch();
   Status plan();
   Status end_try();
+  /// Tries the next of the plan's codecs for all tensors, or keeps the fastest.
+  Status try_next_codec();
+  Status end_try_codec();
+  /// Stays with the plan or the codec that runs, if it is faster than raw.
+  Status keep(double median_us);
   Status look_for_drift();
   /// The slowest rank's median of the last steps.
   Result<double> agreed_median();
@@ -94,6 +104,11 @@ class Autopilot {
   double raw_us_ = 0.0;    ///< what a plan must beat
   bool raw_measured_ = false;
   bool runs_plan_ = false;
+  AutoPlan plan_;            ///< the one that is tried
+  double plan_us_ = 0.0;     ///< what it took
+  std::size_t codec_ = 0;    ///< of the plan's, the one that is tried for all tensors
+  std::size_t fastest_ = 0;  ///< of those that were faster than the plan
+  double fastest_us_ = 0.0;  ///< what that one took, or the plan
   bool drifted_ = false;
   std::string verdict_;
   std::string state_;

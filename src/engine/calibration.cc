@@ -20,6 +20,9 @@ double us(Time time) { return std::chrono::duration<double, std::micro>(time).co
 
 /// Calls that a turn has at most.
 constexpr double kMostInARow = 24.0;
+/// A call that takes longer than this has so few turns.
+constexpr std::chrono::milliseconds kLongCall{20};
+constexpr unsigned kFewTurns = 3;
 /// Codecs go from tensor to tensor until they have touched so much, because a step's gradients do
 /// not lie in caches either.
 constexpr std::size_t kColdBytes = std::size_t{32} << 20;
@@ -148,10 +151,12 @@ class Calibrator::Impl {
         result_{.topology = fabric.topology()} {
     for (const sync::Link link : {sync::Link::kIntra, sync::Link::kInter}) {
       const std::vector<plan::Phase> phases = phases_of(link);
-      for (std::size_t i = 0; i < plan::kCollectives && !phases.empty(); ++i) {
-        collectives_.push_back({.link = link,
-                                .fit = {.collective = static_cast<plan::Collective>(i)},
-                                .phases = phases});
+      for (std::size_t i = 0; i < plan::kCollectives; ++i) {
+        for (const plan::Phase phase : phases) {
+          collectives_.push_back(
+              {.link = link,
+               .fit = {.collective = static_cast<plan::Collective>(i), .phase = phase}});
+        }
       }
     }
   }
@@ -171,28 +176,23 @@ class Calibrator::Impl {
   const Calibration& result() const { return result_; }
 
  private:
-  /// One collective of one link, in every phase that uses that link.
   struct Measured {
     sync::Link link = sync::Link::kInter;
     CollectiveFit fit = {};
-    std::vector<plan::Phase> phases = {};
   };
 
   Status advance_collective(Measured& measured) {
-    const plan::Phase phase = measured.phases[phase_];
     if (size_ == 0) {
       say(std::string(plan::to_text(measured.fit.collective)) + "@" +
-          std::string(plan::to_text(phase)));
+          std::string(plan::to_text(measured.fit.phase)));
     }
-    const auto taken = measure_collective(phase, options_.bytes[size_], measured.fit);
+    const auto taken = measure_collective(options_.bytes[size_], measured.fit);
     if (!taken) return taken.error();
     ++size_;
     // A line needs two sizes.
     const bool enough = size_ >= 2 && *taken > us(options_.longest_call);
     if (size_ < options_.bytes.size() && !enough) return {};
     size_ = 0;
-    if (++phase_ < measured.phases.size()) return {};
-    phase_ = 0;
     ++collective_;
     fit_collective(measured);
     return {};
@@ -255,41 +255,49 @@ class Calibrator::Impl {
     return static_cast<unsigned>(std::clamp(wanted, 1.0, kMostInARow));
   }
 
-  /// One call's share of several in a row, all ranks at once.
-  Result<double> turn_us(Group& group, const Collective& call, unsigned calls) {
+  /// One call alone, after a barrier.
+  Result<double> single_us(Group& group, const Collective& call) {
     if (Status status = barrier(); !status) return tl::unexpected(status);
     const Time start = clock_.now();
-    Ticket last = 0;
-    for (unsigned i = 0; i < calls; ++i) {
-      const auto ticket = group.start(call);
-      if (!ticket) return tl::unexpected(ticket.error());
-      if (last != 0) {
-        if (Status status = group.wait(last); !status) return tl::unexpected(status);
+    if (Status status = group.run(call); !status) return tl::unexpected(status);
+    return us(clock_.now() - start);
+  }
+
+  /// What each of `calls` in a row takes, all ranks at once. One more goes before them: it finds
+  /// links rested, with room for some packets that cost nothing, and ranks that left the barrier
+  /// one after the other.
+  Result<double> turn_us(Group& group, const Collective& call, unsigned calls) {
+    if (Status status = barrier(); !status) return tl::unexpected(status);
+    auto before = group.start(call);
+    if (!before) return tl::unexpected(before.error());
+    Time start{0};
+    for (unsigned i = 0; i <= calls; ++i) {
+      Ticket next = 0;
+      if (i < calls) {
+        const auto ticket = group.start(call);
+        if (!ticket) return tl::unexpected(ticket.error());
+        next = *ticket;
       }
-      last = *ticket;
+      if (Status status = group.wait(*before); !status) return tl::unexpected(status);
+      if (i == 0) start = clock_.now();
+      before = next;
     }
-    if (Status status = group.wait(last); !status) return tl::unexpected(status);
     return us(clock_.now() - start) / calls;
   }
 
   void fit_collective(Measured& measured) {
     const plan::CommCosts unit = unit_costs(fabric_.topology());
     CollectiveFit& fit = measured.fit;
+    std::vector<double> times;
+    for (const CollectivePoint& point : fit.points) times.push_back(point.time.median_us);
+    drop_hiccups(times);
+    const auto unit_line = unit.line(fit.phase, fit.collective, false);
     std::vector<FitPoint> points;
-    for (const plan::Phase phase : measured.phases) {
-      std::vector<double> times;
-      for (const CollectivePoint& point : fit.points) {
-        if (point.phase == phase) times.push_back(point.time.median_us);
-      }
-      drop_hiccups(times);
-      auto time = times.begin();
-      for (const CollectivePoint& point : fit.points) {
-        if (point.phase != phase) continue;
-        const auto line = unit.line(phase, fit.collective, false);
-        points.push_back({.alphas = line.fixed_us,
-                          .betas_bytes = line.us_per_byte * static_cast<double>(point.bytes),
-                          .us = *time++});
-      }
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      points.push_back(
+          {.alphas = unit_line.fixed_us,
+           .betas_bytes = unit_line.us_per_byte * static_cast<double>(fit.points[i].bytes),
+           .us = times[i]});
     }
     const Line line = fit_line(points);
     fit.latency_us = line.alpha_us;
@@ -319,23 +327,29 @@ class Calibrator::Impl {
   }
 
   /// Its median.
-  Result<double> measure_collective(plan::Phase phase, std::size_t bytes, CollectiveFit& fit) {
-    Group& group = fabric_.group(phase);
+  Result<double> measure_collective(std::size_t bytes, CollectiveFit& fit) {
+    Group& group = fabric_.group(fit.phase);
     const Collective call = buffers_.call(fit.collective, bytes, group.size());
     // The first call does not count: it says how many the others may be.
-    const auto first = turn_us(group, call, 1);
+    const auto first = single_us(group, call);
     if (!first) return tl::unexpected(first.error());
     const auto calls = calls_in_a_row(*first);
     if (!calls) return tl::unexpected(calls.error());
     std::vector<double> times;
-    for (unsigned turn = 0; turn < options_.turns; ++turn) {
+    while (times.size() < options_.turns) {
       const auto taken = turn_us(group, call, *calls);
       if (!taken) return tl::unexpected(taken.error());
       times.push_back(*taken);
+      // Long calls hardly vary, and take long. All ranks know the slowest one's time.
+      if (times.size() == kFewTurns && *calls == 1) {
+        const auto so_far = agreed(times, 0);
+        if (!so_far) return tl::unexpected(so_far.error());
+        if (so_far->median_us > us(kLongCall)) break;
+      }
     }
-    const auto time = agreed(times, *calls);
+    const auto time = agreed(times, *calls + 1);
     if (!time) return tl::unexpected(time.error());
-    fit.points.push_back({.phase = phase, .bytes = call.in.size(), .time = *time});
+    fit.points.push_back({.bytes = call.in.size(), .time = *time});
     return time->median_us;
   }
 
@@ -416,7 +430,6 @@ class Calibrator::Impl {
   // What is measured next.
   std::vector<Measured> collectives_;
   std::size_t collective_ = 0;
-  std::size_t phase_ = 0;
   std::size_t size_ = 0;
   std::unique_ptr<const Codec> codec_;
 };
@@ -436,26 +449,39 @@ Json to_json(const Timing& timing) {
       {"median_us", timing.median_us}, {"least_us", timing.least_us}, {"most_us", timing.most_us}};
 }
 
+Json fit_json(const CollectiveFit& fit) {
+  Json points = Json::array();
+  for (const CollectivePoint& point : fit.points) {
+    Json row = {{"bytes", point.bytes}};
+    row.update(to_json(point.time));
+    points.push_back(std::move(row));
+  }
+  return {{"latency_us", fit.latency_us},
+          {"gbps", fit.gbps},
+          {"fit_mean_error", fit.mean_error},
+          {"fit_worst_error", fit.worst_error},
+          {"measured", std::move(points)}};
+}
+
 Json link_json(std::span<const CollectiveFit> fits) {
   // The link's own numbers are its all-reduce's; every collective overrides them.
   Json collectives = Json::object();
   Json link = {{"gbps", 1000.0}, {"latency_us", 0.0}};
   for (const CollectiveFit& fit : fits) {
+    Json& entry = collectives[std::string(plan::to_text(fit.collective))];
+    // Between machines a link may have two groups, of all workers and of one per machine.
+    const bool has_other = std::ranges::any_of(fits, [&](const CollectiveFit& other) {
+      return other.collective == fit.collective && other.phase != fit.phase;
+    });
+    if (has_other && fit.phase == plan::Phase::kFlat) {
+      entry["flat"] = fit_json(fit);
+      continue;
+    }
+    entry.update(fit_json(fit));
     if (fit.collective == plan::Collective::kAllReduce) {
       link["gbps"] = fit.gbps;
       link["latency_us"] = fit.latency_us;
     }
-    Json points = Json::array();
-    for (const CollectivePoint& point : fit.points) {
-      Json row = {{"phase", plan::to_text(point.phase)}, {"bytes", point.bytes}};
-      row.update(to_json(point.time));
-      points.push_back(std::move(row));
-    }
-    collectives[std::string(plan::to_text(fit.collective))] = {{"latency_us", fit.latency_us},
-                                                               {"gbps", fit.gbps},
-                                                               {"fit_mean_error", fit.mean_error},
-                                                               {"fit_worst_error", fit.worst_error},
-                                                               {"measured", std::move(points)}};
   }
   if (!collectives.empty()) link["collectives"] = std::move(collectives);
   return link;

@@ -44,7 +44,6 @@ struct Timing {
 };
 
 struct CollectivePoint {
-  plan::Phase phase = plan::Phase::kFlat;
   std::size_t bytes = 0;
   Timing time = {};
 };
@@ -52,6 +51,7 @@ struct CollectivePoint {
 /// time ≈ A · latency + B · bytes · 8 / rate, A and B those of the cost model.
 struct CollectiveFit {
   plan::Collective collective = plan::Collective::kAllReduce;
+  plan::Phase phase = plan::Phase::kFlat;
   double latency_us = 0.0;
   double gbps = 0.0;
   double worst_error = 0.0;  ///< of the fitted against the measured time, as a share of it
@@ -73,7 +73,7 @@ struct CodecCosts {
 struct Calibration {
   comm::Topology topology = {};
   std::array<std::vector<CollectiveFit>, 2> links =
-      {};  ///< by sync::Link; empty where nothing moves
+      {};  ///< by sync::Link, a fit for each group of workers; empty where nothing moves
   std::vector<CodecCosts> codecs = {};
 };
 

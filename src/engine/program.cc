@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/store_plan.h"
+
 namespace gradpress::engine {
 
 namespace {
@@ -42,11 +44,12 @@ std::optional<sync::Link> link_of(const plan::Action& action, const comm::Topolo
 std::vector<sync::MessageSpec> make_messages(std::span<const TensorSpec> tensors,
                                              const plan::Strategy& strategy,
                                              std::span<const codec::Spec> codecs,
-                                             std::uint64_t seed) {
-  std::vector<sync::MessageSpec> messages(strategy.buckets.count);
+                                             std::uint64_t seed, unsigned round) {
+  const plan::Buckets& buckets = strategy.of_round(round);
+  std::vector<sync::MessageSpec> messages(buckets.count);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const plan::Choice& choice = strategy.choices[i];
-    sync::MessageSpec& message = messages[strategy.buckets.of_tensor[i]];
+    sync::MessageSpec& message = messages[buckets.of_tensor[i]];
     message.option = choice.option;
     message.seed = seed;
     message.members.push_back(
@@ -85,12 +88,33 @@ std::array<std::vector<Turn>, 2> natural_order(std::span<const sync::MessageSpec
   for (std::uint32_t i = 0; i < messages.size(); ++i) events.emplace(i, i, 0);
   std::array<std::vector<Turn>, kLinks> order;
   std::array<std::uint64_t, kLinks> free_at{};
+  const std::uint32_t most = stores_for(messages, topology);
+  std::uint32_t under_way = 0;
+  std::vector<bool> begun(messages.size(), false);
+  std::queue<Event> waiting;
   while (!events.empty()) {
     auto [time, message, stage] = events.top();
     events.pop();
-    const auto actions = messages[message].option.actions();
-    if (stage == actions.size()) continue;
-    if (const auto link = link_of(actions[stage], topology)) {
+    const plan::Option& option = messages[message].option;
+    const bool counts = needs_store(option);
+    if (stage == option.actions().size()) {
+      if (!counts || !begun[message]) continue;
+      --under_way;
+      if (waiting.empty()) continue;
+      const auto [since, next, first] = waiting.front();
+      waiting.pop();
+      events.emplace(std::max(since, time), next, first);
+      continue;
+    }
+    if (const auto link = link_of(option.actions()[stage], topology)) {
+      if (counts && !begun[message]) {
+        if (under_way == most) {
+          waiting.emplace(time, message, stage);
+          continue;
+        }
+        begun[message] = true;
+        ++under_way;
+      }
       std::uint64_t& free = free_at[index_of(*link)];
       order[index_of(*link)].push_back({.message = message, .stage = stage});
       free = std::max(free, time) + 1;

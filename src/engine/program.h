@@ -48,13 +48,13 @@ struct TensorSpec {
   Shape shape = {};
 };
 
-/// The messages of a strategy, tensors in the order of the model's backward, without an order of
-/// turns.
+/// The messages of a strategy in one of acpsgd's two steps, tensors in the order of the model's
+/// backward, without an order of turns.
 /// Requires: as many choices as tensors; buckets numbered 0 to count - 1, none empty.
 std::vector<sync::MessageSpec> make_messages(std::span<const TensorSpec> tensors,
                                              const plan::Strategy& strategy,
                                              std::span<const codec::Spec> codecs,
-                                             std::uint64_t seed);
+                                             std::uint64_t seed, unsigned round = 0);
 
 /// The order in which a timeline starts the collectives. Requires: spans of these messages.
 std::array<std::vector<Turn>, 2> order_of(std::span<const plan::Span> spans,
@@ -65,7 +65,8 @@ std::array<std::vector<Turn>, 2> order_of(std::span<const plan::Span> spans,
 std::optional<sync::Link> link_of(const plan::Action& action, const comm::Topology& topology);
 
 /// An order for messages without a timeline: messages become ready one after the other, every stage
-/// takes as long as any other, and a link serves first what was first runnable.
+/// takes as long as any other, and a link serves first what was first runnable. But of messages
+/// with several stages no more are under way together than there is memory for (stores_for()).
 std::array<std::vector<Turn>, 2> natural_order(std::span<const sync::MessageSpec> messages,
                                                const comm::Topology& topology);
 

@@ -1,6 +1,7 @@
 #include "engine/runtime.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -26,22 +27,43 @@ plan::Lane lane_of(sync::Link link) {
 
 }  // namespace
 
+void RuntimeShared::reserve() {
+  pool->reserve(kInFlight);
+  for (const auto& store : stores) store->reserve();
+}
+
+std::uint64_t RuntimeShared::bytes() const {
+  std::uint64_t all = pool->made_bytes();
+  for (const auto& store : stores) all += store->size();
+  return all;
+}
+
 Runtime::Runtime(Program program, sync::Fabric& fabric, const RuntimeOptions& options, Clock& clock)
-    : program_(std::move(program)), fabric_(fabric), options_(options), clock_(clock) {}
+    : program_(std::move(program)),
+      fabric_(fabric),
+      options_(options),
+      clock_(clock),
+      counts_(options.count_messages) {}
 
 Result<std::unique_ptr<Runtime>> Runtime::make(Program program, sync::Fabric& fabric,
                                                const RuntimeOptions& options, Clock& clock,
-                                               sync::Memories* memories) {
+                                               RuntimeShared* shared) {
   if (Status status = check_order(program, fabric.topology()); !status) {
     return tl::unexpected(status);
   }
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(program), fabric, options, clock));
-  if (Status status = runtime->prepare(memories); !status) return tl::unexpected(status);
+  RuntimeShared own;
+  Status status = runtime->prepare(shared != nullptr ? *shared : own);
+  if (!status) return tl::unexpected(status);
+  if (shared == nullptr) own.reserve();
   return runtime;
 }
 
-Status Runtime::prepare(sync::Memories* memories) {
-  const auto pool = std::make_shared<sync::BufferPool>();
+Status Runtime::prepare(RuntimeShared& shared) {
+  const StorePlan stores = plan_stores(program_, fabric_.topology(), !options_.pipelining);
+  while (shared.stores.size() < stores.stores) {
+    shared.stores.push_back(std::make_shared<sync::Store>());
+  }
   std::size_t tensors = 0;
   for (const sync::MessageSpec& spec : program_.messages) tensors += spec.members.size();
   where_.resize(tensors);
@@ -50,7 +72,12 @@ Status Runtime::prepare(sync::Memories* memories) {
   bool host = false;
   for (std::uint32_t i = 0; i < program_.messages.size(); ++i) {
     const sync::MessageSpec& spec = program_.messages[i];
-    auto message = sync::Message::make(spec, fabric_, {.memories = memories, .pool = pool});
+    const std::uint32_t store = stores.of_message[i];
+    auto message =
+        sync::Message::make(spec, fabric_,
+                            {.memories = &shared.memories,
+                             .pool = shared.pool,
+                             .store = store == kNoStore ? nullptr : shared.stores[store]});
     if (!message) return message.error();
     for (std::uint32_t k = 0; k < spec.members.size(); ++k) {
       const std::uint64_t tensor = spec.members[k].tensor;
@@ -69,8 +96,12 @@ Status Runtime::prepare(sync::Memories* memories) {
            });
     journeys_.push_back(std::make_unique<Journey>());
     journeys_.back()->message = std::move(*message);
+    journeys_.back()->waits_for_store = stores.before[i] != kNoMessage;
+    if (journeys_.back()->waits_for_store) journeys_.back()->parked.reserve(spec.members.size());
   }
-  pool->reserve(kInFlight);
+  for (std::uint32_t i = 0; i < journeys_.size(); ++i) {
+    if (stores.before[i] != kNoMessage) journeys_[stores.before[i]]->after = i;
+  }
   if (options_.record_spans) {
     const MutexLock lock(mutex_);
     spans_.reserve(most_spans);
@@ -138,8 +169,11 @@ Status Runtime::begin(std::uint64_t step) {
     if (Status status = journey->message->begin(step); !status) return status;
     journey->missing.store(static_cast<std::uint32_t>(journey->message->spec().members.size()),
                            std::memory_order_relaxed);
+    journey->has_store.store(!journey->waits_for_store, std::memory_order_relaxed);
+    journey->sent = {};
   }
   const MutexLock lock(mutex_);
+  counting_ = counts_;
   step_began_ = clock_.now();
   spans_.clear();
   unfinished_ = static_cast<std::uint32_t>(journeys_.size());
@@ -175,17 +209,25 @@ Status Runtime::ready(std::uint32_t tensor, std::span<float> gradient) {
                   .member = where.member,
                   .gradient = gradient,
                   .runnable_at = options_.record_spans ? clock_.now() : Time{0}};
-  if (options_.pipelining && is_codec(first) && first.action.place == plan::Place::kHost) {
-    const MutexLock lock(mutex_);
-    host_queue_.push_back() = task;
-    host_changed_.notify_one();
-  } else if (options_.pipelining && is_codec(first)) {
-    run_task(task, plan::Lane::kDevice);
-  } else {
+  if (!options_.pipelining || !is_codec(first)) {
     if (Status status = journey.message->bind(where.member, gradient); !status) return status;
-    if (options_.pipelining && last_member(where.message)) advance(where.message, 0);
+    if (options_.pipelining && last_member(where.message) && !parks(journey, nullptr)) {
+      advance(where.message, 0);
+    }
+  } else if (parks(journey, &task)) {
+    // It is done when its message's turn in the store comes, at the latest in wait().
+  } else if (first.action.place == plan::Place::kHost) {
+    const MutexLock lock(mutex_);
+    (void)enqueue(task);
+  } else {
+    run_task(task, plan::Lane::kDevice);
   }
-  if (options_.pipelining) run_due_device_tasks();
+  if (options_.pipelining && !options_.on_work) run_due_device_tasks();
+  return failure();
+}
+
+Status Runtime::progress() {
+  if (in_step_ && options_.pipelining) run_due_device_tasks();
   return failure();
 }
 
@@ -194,43 +236,97 @@ bool Runtime::last_member(std::uint32_t message) {
   return journeys_[message]->missing.fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 
+bool Runtime::parks(Journey& journey, const Task* task) {
+  if (journey.has_store.load(std::memory_order_acquire)) return false;
+  const MutexLock lock(mutex_);
+  if (journey.has_store.load(std::memory_order_relaxed)) return false;
+  if (task != nullptr) {
+    journey.parked.push_back(*task);
+  } else {
+    journey.parked_whole = true;
+  }
+  return true;
+}
+
+bool Runtime::enqueue(const Task& task) {
+  const sync::Stage& stage = journeys_[task.message]->message->stages()[task.stage];
+  if (stage.action.place == plan::Place::kHost) {
+    host_queue_.push_back() = task;
+    host_changed_.notify_one();
+    return false;
+  }
+  device_queue_.push_back() = task;
+  device_tasks_.fetch_add(1, std::memory_order_release);
+  caller_changed_.notify_one();
+  return true;
+}
+
+void Runtime::tell_of_work(bool for_device) const {
+  if (for_device && options_.on_work) options_.on_work();
+}
+
 void Runtime::advance(std::uint32_t message, std::uint32_t next) {
+  // What follows in the store may go on at once, and so on: a row, not a recursion.
+  while (message != kNoMessage) {
+    message = go_on(message, next);
+    next = 0;
+  }
+}
+
+std::uint32_t Runtime::finish(std::uint32_t message) {
+  Journey& journey = *journeys_[message];
+  const auto outcome = journey.message->end();
+  if (!outcome) {
+    fail_with(outcome.error());
+    return kNoMessage;
+  }
+  bool for_device = false;
+  std::uint32_t next = kNoMessage;
+  {
+    const MutexLock lock(mutex_);
+    non_finite_ = non_finite_ || *outcome == sync::Outcome::kNonFinite;
+    if (--unfinished_ == 0) caller_changed_.notify_one();
+    if (journey.after == kNoMessage || !failure_) return kNoMessage;
+    Journey& after = *journeys_[journey.after];
+    after.has_store.store(true, std::memory_order_release);
+    for (const Task& task : after.parked) for_device = enqueue(task) || for_device;
+    after.parked.clear();
+    if (std::exchange(after.parked_whole, false)) next = journey.after;
+  }
+  tell_of_work(for_device);
+  return next;
+}
+
+std::uint32_t Runtime::go_on(std::uint32_t message, std::uint32_t next) {
   Journey& journey = *journeys_[message];
   const auto stages = journey.message->stages();
   // A group of one member exchanges nothing: no turn to wait for.
   while (next < stages.size() && !is_codec(stages[next]) && !takes_turn(stages[next])) {
     Status status = journey.message->start(next);
     if (status) status = journey.message->wait(next);
-    if (!status) return fail_with(status);
+    if (!status) {
+      fail_with(status);
+      return kNoMessage;
+    }
     ++next;
   }
-  if (next == stages.size()) {
-    const auto outcome = journey.message->end();
-    if (!outcome) return fail_with(outcome.error());
-    const MutexLock lock(mutex_);
-    non_finite_ = non_finite_ || *outcome == sync::Outcome::kNonFinite;
-    if (--unfinished_ == 0) caller_changed_.notify_one();
-    return;
-  }
+  if (next == stages.size()) return finish(message);
   const sync::Stage& stage = stages[next];
   const Time now = clock_.now();
-  const MutexLock lock(mutex_);
-  if (!is_codec(stage)) {
-    journey.stage = next;
-    journey.runnable = true;
-    journey.runnable_at = now;
-    link_changed_[static_cast<std::size_t>(stage.link)].notify_one();
-    return;
+  bool for_device = false;
+  {
+    const MutexLock lock(mutex_);
+    if (is_codec(stage)) {
+      for_device = enqueue({.message = message, .stage = next, .runnable_at = now});
+    } else {
+      journey.stage = next;
+      journey.runnable = true;
+      journey.runnable_at = now;
+      link_changed_[static_cast<std::size_t>(stage.link)].notify_one();
+    }
   }
-  const Task task{.message = message, .stage = next, .runnable_at = now};
-  if (stage.action.place == plan::Place::kHost) {
-    host_queue_.push_back() = task;
-    host_changed_.notify_one();
-  } else {
-    device_queue_.push_back() = task;
-    device_tasks_.fetch_add(1, std::memory_order_release);
-    caller_changed_.notify_one();
-  }
+  tell_of_work(for_device);
+  return kNoMessage;
 }
 
 void Runtime::run_task(const Task& task, plan::Lane lane) {
@@ -290,8 +386,10 @@ void Runtime::run_serially() {
       if (is_codec(what)) {
         status = message.run_codec(stage);
       } else {
+        const SentBytes before = sent_by({.message = i, .stage = stage});
         status = message.start(stage);
         if (status) status = message.wait(stage);
+        if (status) count({.message = i, .stage = stage}, before);
       }
       if (!status) return fail_with(status);
       if (options_.record_spans && (is_codec(what) || takes_turn(what))) {
@@ -336,6 +434,7 @@ Result<StepReport> Runtime::wait() {
     report.promised.intra += promised.intra;
     report.promised.inter += promised.inter;
   }
+  if (counts_ || !options_.pipelining) report.furthest = furthest();
   report.spans = last_spans_;
   return report;
 }
@@ -380,6 +479,34 @@ Status Runtime::begin_turn(const Turn& turn, Time& runnable_at) {
   return journey.message->start(turn.stage);
 }
 
+SentBytes Runtime::sent_by(const Turn& turn) const {
+  const sync::Stage& stage = journeys_[turn.message]->message->stages()[turn.stage];
+  return fabric_.group(stage.action.phase).sent_bytes();
+}
+
+void Runtime::count(const Turn& turn, const SentBytes& before) {
+  const SentBytes sent = minus(sent_by(turn), before);
+  Journey& journey = *journeys_[turn.message];
+  journey.sent.intra += sent.intra;
+  journey.sent.inter += sent.inter;
+}
+
+std::optional<MessageBytes> Runtime::furthest() const {
+  const auto total = [](const SentBytes& bytes) {
+    return static_cast<std::int64_t>(bytes.intra + bytes.inter);
+  };
+  std::optional<MessageBytes> found;
+  std::int64_t most = 0;
+  for (std::uint32_t i = 0; i < journeys_.size(); ++i) {
+    const SentBytes promised = journeys_[i]->message->promised_bytes(step_);
+    const std::int64_t off = std::abs(total(journeys_[i]->sent) - total(promised));
+    if (off <= most) continue;
+    most = off;
+    found = {.message = i, .sent = journeys_[i]->sent, .promised = promised};
+  }
+  return found;
+}
+
 void Runtime::link_lane(sync::Link link) {
   CondVar& changed = link_changed_[static_cast<std::size_t>(link)];
   const std::vector<Turn>& order = program_.order[static_cast<std::size_t>(link)];
@@ -392,15 +519,19 @@ void Runtime::link_lane(sync::Link link) {
   std::array<Time, kInFlight> started{};
   std::array<Time, kInFlight> runnable_at{};
   for (std::uint64_t steps = 0;; ++steps) {
+    bool counting = false;
     {
       const MutexLock lock(mutex_);
       while (steps_begun_ == steps && !stopping_) changed.wait(mutex_);
       if (stopping_) return;
+      counting = counting_;
     }
+    const std::size_t in_flight = counting ? 1 : kInFlight;
+    SentBytes sent_before;
     Time last_end{0};
     std::size_t next = 0;
     for (std::size_t oldest = 0; oldest < order.size(); ++oldest) {
-      while (next < order.size() && next < oldest + kInFlight) {
+      while (next < order.size() && next < oldest + in_flight) {
         const Turn& turn = order[next];
         if (next == oldest) {
           if (!await_turn(turn, changed)) return;
@@ -408,6 +539,7 @@ void Runtime::link_lane(sync::Link link) {
           break;
         }
         started[next % kInFlight] = clock_.now();
+        if (counting) sent_before = sent_by(turn);
         if (Status status = begin_turn(turn, runnable_at[next % kInFlight]); !status) {
           return fail_with(status);
         }
@@ -418,6 +550,7 @@ void Runtime::link_lane(sync::Link link) {
         return fail_with(status);
       }
       const Time end = clock_.now();
+      if (counting) count(turn, sent_before);
       if (options_.record_spans) {
         record(lane_of(link),
                {.message = turn.message,

@@ -14,7 +14,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -24,6 +26,7 @@
 #include "base/mutex.h"
 #include "base/ring_queue.h"
 #include "engine/program.h"
+#include "engine/store_plan.h"
 #include "plan/span.h"
 #include "sync/fabric.h"
 #include "sync/message.h"
@@ -38,29 +41,56 @@ struct RuntimeOptions {
   bool allow_unused = false;
   /// Keeps the spans of each step.
   bool record_spans = false;
+  /// As EngineOptions::on_work.
+  std::function<void()> on_work = {};
+  /// Counts what each message sends, one collective of a link at a time: two in a row, which a lane
+  /// starts otherwise, could not be told apart.
+  bool count_messages = false;
+};
+
+/// What runtimes that take turns have in common: one runs one step, another the next.
+struct RuntimeShared {
+  sync::Memories memories = {};
+  std::shared_ptr<sync::BufferPool> pool = std::make_shared<sync::BufferPool>();
+  std::vector<std::shared_ptr<sync::Store>> stores = {};
+
+  /// When all runtimes are made: the memory for what their messages said they want.
+  void reserve();
+  std::uint64_t bytes() const;
+};
+
+/// A message that did not send what its layout promises.
+struct MessageBytes {
+  std::uint32_t message = 0;
+  SentBytes sent = {};
+  SentBytes promised = {};
 };
 
 struct StepReport {
   sync::Outcome outcome = sync::Outcome::kDone;
-  SentBytes sent = {};                     ///< counted by the backend
-  SentBytes promised = {};                 ///< what the messages' layouts promise
-  double exposed_us = 0.0;                 ///< from the call of wait() to its end
-  unsigned unused = 0;                     ///< tensors that counted as zero
+  SentBytes sent = {};      ///< counted by the backend
+  SentBytes promised = {};  ///< what the messages' layouts promise
+  double exposed_us = 0.0;  ///< from the call of wait() to its end
+  unsigned unused = 0;      ///< tensors that counted as zero
+  /// Where messages are counted: the one furthest from its promise, if any is.
+  std::optional<MessageBytes> furthest = {};
   std::span<const plan::Span> spans = {};  ///< times from begin(); valid until the next begin()
 };
 
 /// Threads: one calls begin(), ready() and wait(); it is the device's lane.
-/// Memory:  the messages'; per step nothing is allocated after the first.
+/// Memory:  the messages', of which two at a time per lane have buffers (store_plan.h says when it
+///          must be more): a message whose predecessor's are not free yet waits with its first
+///          stage, its gradients untouched. Per step nothing is allocated after the first.
 /// Errors:  the first failure ends the runtime: later calls return it.
 class Runtime {
  public:
-  /// Requires: fabric and clock outlive the runtime. Runtimes with the same `memories` take turns:
-  ///           one runs one step, another the next.
+  /// Requires: fabric and clock outlive the runtime. Who gives `shared` calls its reserve() before
+  ///           the first step.
   /// Errors:   kInvalidArgument: a message that cannot be made, an order that cannot be followed, a
   ///           tensor in two messages.
   static Result<std::unique_ptr<Runtime>> make(Program program, sync::Fabric& fabric,
                                                const RuntimeOptions& options, Clock& clock,
-                                               sync::Memories* memories = nullptr);
+                                               RuntimeShared* shared = nullptr);
   /// Waits for the collectives under way.
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -80,11 +110,17 @@ class Runtime {
   /// one that was unused.
   std::span<float> gradient(std::uint32_t tensor) const { return where_[tensor].gradient; }
 
+  /// Between steps: see RuntimeOptions::count_messages.
+  void count_messages(bool count) { counts_ = count; }
+
   Status begin(std::uint64_t step);
-  /// The tensor's gradient is complete. Does the device's codec work that is due.
+  /// The tensor's gradient is complete. Does its codec work, and what else of the device's is due
+  /// unless on_work leaves that to progress().
   /// Requires: the gradient lives, untouched, until wait() returned, which leaves the mean in it.
   /// Errors:   kInvalidArgument on an unknown tensor, a wrong size, or the second time in a step.
   Status ready(std::uint32_t tensor, std::span<float> gradient);
+  /// Does the device's codec work that is due.
+  Status progress() GRADPRESS_EXCLUDES(mutex_);
   Result<StepReport> wait();
 
  private:
@@ -95,13 +131,6 @@ class Runtime {
     std::span<float> gradient;    ///< of this step
     std::vector<float> stand_in;  ///< the gradient of an unused tensor
   };
-  struct Journey {
-    std::unique_ptr<sync::Message> message;
-    std::atomic<std::uint32_t> missing{0};  ///< members whose first stage is not done
-    std::uint32_t stage = 0;                ///< with `runnable`: guarded by mutex_
-    bool runnable = false;                  ///< its collective waits for its turn
-    Time runnable_at{0};
-  };
   struct Task {
     std::uint32_t message = 0;
     std::uint32_t stage = 0;
@@ -109,11 +138,25 @@ class Runtime {
     std::span<float> gradient = {};
     Time runnable_at{0};
   };
+  struct Journey {
+    std::unique_ptr<sync::Message> message;
+    std::atomic<std::uint32_t> missing{0};  ///< members whose first stage is not done
+    std::uint32_t stage = 0;                ///< with `runnable`: guarded by mutex_
+    bool runnable = false;                  ///< its collective waits for its turn
+    Time runnable_at{0};
+    SentBytes sent = {};               ///< whoever runs its collective
+    std::uint32_t after = kNoMessage;  ///< who has its store next
+    bool waits_for_store = false;      ///< another has it first in every step
+    /// Its store is free for it. Set under mutex_; acquire and release order what both did in it.
+    std::atomic<bool> has_store{true};
+    std::vector<Task> parked;   ///< guarded by mutex_: members that came before the store
+    bool parked_whole = false;  ///< guarded by mutex_: all came, for a collective
+  };
   static constexpr std::uint32_t kAllMembers = 0xFFFFFFFF;
   static constexpr std::size_t kLinks = 2;
 
   Runtime(Program program, sync::Fabric& fabric, const RuntimeOptions& options, Clock& clock);
-  Status prepare(sync::Memories* memories);
+  Status prepare(RuntimeShared& shared);
   /// Runs a lane to its end; what it throws is a failure of this runtime alone.
   template <class Lane>
   void guard(const Lane& lane) GRADPRESS_EXCLUDES(mutex_);
@@ -121,6 +164,15 @@ class Runtime {
   bool takes_turn(const sync::Stage& stage) const;
   /// Stage `next` of a message has become the one to do, on whatever thread this runs.
   void advance(std::uint32_t message, std::uint32_t next) GRADPRESS_EXCLUDES(mutex_);
+  /// The same for one message. Returns the one whose collective came first and can begin now.
+  std::uint32_t go_on(std::uint32_t message, std::uint32_t next) GRADPRESS_EXCLUDES(mutex_);
+  /// Ends the message and gives its store on. Returns as go_on().
+  std::uint32_t finish(std::uint32_t message) GRADPRESS_EXCLUDES(mutex_);
+  /// Whether the task, or all of the message, has to wait for the store; then finish() starts it.
+  bool parks(Journey& journey, const Task* task) GRADPRESS_EXCLUDES(mutex_);
+  /// Whether it is for the device: then tell_of_work(), without the lock.
+  bool enqueue(const Task& task) GRADPRESS_REQUIRES(mutex_);
+  void tell_of_work(bool for_device) const GRADPRESS_EXCLUDES(mutex_);
   /// One member more has done its part of the first stage: whether it was the last.
   bool last_member(std::uint32_t message);
   void run_task(const Task& task, plan::Lane lane) GRADPRESS_EXCLUDES(mutex_);
@@ -128,6 +180,10 @@ class Runtime {
   Status flush_unready();
   void run_serially();
   Status begin_turn(const Turn& turn, Time& runnable_at);
+  SentBytes sent_by(const Turn& turn) const;
+  /// What the group of a turn sent since `before`, which is this message's alone.
+  void count(const Turn& turn, const SentBytes& before);
+  std::optional<MessageBytes> furthest() const;
 
   void stop_lanes() GRADPRESS_EXCLUDES(mutex_);
   void host_lane() GRADPRESS_EXCLUDES(mutex_);
@@ -148,6 +204,7 @@ class Runtime {
   std::vector<Where> where_;  ///< by tensor
 
   // The caller's alone.
+  bool counts_ = false;
   std::uint64_t step_ = 0;
   bool in_step_ = false;
   Time step_began_{0};
@@ -164,6 +221,7 @@ class Runtime {
   RingQueue<Task> device_queue_ GRADPRESS_GUARDED_BY(mutex_);
   RingQueue<Task> host_queue_ GRADPRESS_GUARDED_BY(mutex_);
   std::uint64_t steps_begun_ GRADPRESS_GUARDED_BY(mutex_) = 0;
+  bool counting_ GRADPRESS_GUARDED_BY(mutex_) = false;  ///< in this step
   std::uint32_t unfinished_ GRADPRESS_GUARDED_BY(mutex_) = 0;
   bool non_finite_ GRADPRESS_GUARDED_BY(mutex_) = false;
   bool stopping_ GRADPRESS_GUARDED_BY(mutex_) = false;

@@ -13,6 +13,8 @@
 
 namespace gradpress::sync {
 
+/// Buffers that were made before a larger size was announced are too small for it: announce all
+/// before the first reserve().
 /// Threads: announce() and reserve() before steps; take() and give() any.
 class BufferPool {
  public:
@@ -22,7 +24,10 @@ class BufferPool {
   void reserve(std::size_t messages) {
     const MutexLock lock(mutex_);
     free_.reserve(messages);
-    while (bytes_ > 0 && free_.size() < messages) free_.emplace_back(bytes_);
+    while (bytes_ > 0 && free_.size() < messages) {
+      free_.emplace_back(bytes_);
+      made_ += bytes_;
+    }
   }
 
   Buffer<std::byte> take() {
@@ -33,6 +38,7 @@ class BufferPool {
         free_.pop_back();
         return buffer;
       }
+      made_ += bytes_;
     }
     return Buffer<std::byte>(bytes_);
   }
@@ -40,11 +46,17 @@ class BufferPool {
     const MutexLock lock(mutex_);
     free_.push_back(std::move(buffer));
   }
+  /// Of all buffers it made so far.
+  std::size_t made_bytes() {
+    const MutexLock lock(mutex_);
+    return made_;
+  }
 
  private:
   std::size_t bytes_ = 0;
   Mutex mutex_;
   std::vector<Buffer<std::byte>> free_ GRADPRESS_GUARDED_BY(mutex_);
+  std::size_t made_ GRADPRESS_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gradpress::sync

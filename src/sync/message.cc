@@ -21,6 +21,10 @@ SentBytes& operator+=(SentBytes& all, const SentBytes& more) {
   return all;
 }
 
+bool is_one_collective(const plan::Option& option) {
+  return option.is_raw() && option.actions().size() == 1;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Message::Impl>> Message::Impl::make(
@@ -29,8 +33,10 @@ Result<std::unique_ptr<Message::Impl>> Message::Impl::make(
   if (!described) return tl::unexpected(described.error());
   std::unique_ptr<Impl> impl(new Impl(spec, fabric, std::move(*described)));
   impl->find_memories(surroundings.memories);
-  impl->make_tables(surroundings.pool);
+  impl->make_tables(surroundings);
   if (Status status = impl->make_sites(); !status) return tl::unexpected(status);
+  // What others share is made when all have said how much they want.
+  if (!surroundings.store) impl->memory_->reserve();
   return impl;
 }
 
@@ -60,7 +66,7 @@ Route Message::Impl::make_route_for(std::span<const unsigned> parities) const {
                      .feedback = feedback_});
 }
 
-void Message::Impl::make_tables(const std::shared_ptr<BufferPool>& pool) {
+void Message::Impl::make_tables(const MessageSurroundings& surroundings) {
   const std::size_t members = described_.members.size();
   feedback_ = described_.momentum;
   for (const MemberCodec& member : described_.members) {
@@ -74,10 +80,11 @@ void Message::Impl::make_tables(const std::shared_ptr<BufferPool>& pool) {
     std::ranges::transform(bytes, more, bytes.begin(),
                            [](std::size_t a, std::size_t b) { return std::max(a, b); });
   }
-  if (pool && spec_.option.is_raw() && spec_.option.actions().size() == 1 && bytes.size() == 1) {
-    memory_.emplace(pool, bytes.front(), members);
+  if (surroundings.pool && is_one_collective(spec_.option) && bytes.size() == 1) {
+    memory_.emplace(surroundings.pool, bytes.front(), members);
   } else {
-    memory_.emplace(bytes, members);
+    memory_.emplace(surroundings.store ? surroundings.store : std::make_shared<Store>(), bytes,
+                    members);
   }
   for (const plan::Action& action : spec_.option.actions()) {
     stages_.push_back(
@@ -139,6 +146,7 @@ Status Message::Impl::make_sites() {
         first_encode(routes_[0], site), memories_);
     if (!made) return made.error();
     sites_.push_back(std::move(*made));
+    memory_->add_scratch(sites_.back().scratch_bytes());
   }
   return {};
 }
@@ -152,6 +160,7 @@ Status Message::Impl::begin(std::uint64_t step) {
   if (in_step_) (void)failed({});
   step_ = step;
   choose_route();
+  memory_->reserve();
   in_step_ = true;
   poisoned_ = false;
   overwritten_ = false;

@@ -27,6 +27,7 @@
 #include "sync/fabric.h"
 #include "sync/memory.h"
 #include "sync/snapshot.h"
+#include "sync/store.h"
 
 namespace gradpress::sync {
 
@@ -62,9 +63,12 @@ struct MessageSurroundings {
   /// What the members keep between steps is looked for there and put there; none: the message has
   /// it for itself. It must live for the call.
   Memories* memories = nullptr;
-  /// Where messages that are one collective take their buffer from for the length of a step; none:
-  /// every message has its own. Others always have their own: their stages are far apart in time.
+  /// Where raw messages that are one collective take their buffer from while it runs; none: as
+  /// others.
   std::shared_ptr<BufferPool> pool = {};
+  /// What other messages work in, from their first stage to end(); none: a store of its own. Of the
+  /// messages with one store, one at a time is between those: the caller's duty.
+  std::shared_ptr<Store> store = {};
 };
 
 /// How a step ended, the same on every rank.
@@ -80,7 +84,8 @@ enum class Outcome : std::uint8_t {
 /// Threads: one at a time; stages of different messages may run at the same time on different
 ///          threads. Collectives of one group are started in the same order on all ranks: the
 ///          caller's duty.
-/// Memory:  residuals, buffers for this option; allocated by make(), nothing per step.
+/// Memory:  residuals, and buffers for this option, its own or shared; nothing is allocated after
+///          the first step.
 /// Errors:  whatever stage returns one, the step is over on this rank. Residuals are as they were
 ///          before it, to rounding, unless the gradients were being overwritten already; those are
 ///          unspecified.

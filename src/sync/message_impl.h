@@ -59,7 +59,7 @@ class Message::Impl {
       : spec_(std::move(spec)), fabric_(fabric), described_(std::move(described)) {}
 
   void find_memories(Memories* memories);
-  void make_tables(const std::shared_ptr<BufferPool>& pool);
+  void make_tables(const MessageSurroundings& surroundings);
   Status make_sites();
   /// The tables for members of these parities.
   Route make_route_for(std::span<const unsigned> parities) const;

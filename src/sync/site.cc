@@ -92,7 +92,7 @@ Result<Site> Site::make(std::span<const MemberCodec> members, const SiteOptions&
   }
   if (task != nullptr) {
     const bool copies = task->shards > 1 && (task->framed || members.size() > 1);
-    if (copies || task->as_vector) site.scratch_ = Buffer<std::byte>(scratch);
+    if (copies || task->as_vector) site.scratch_bytes_ = scratch;
     site.shard_bytes_.resize(task->shards);
   }
   return site;
@@ -148,9 +148,9 @@ Result<std::size_t> Site::encode_blocks(const EncodeTask& task, std::size_t memb
     const auto area = frame.subspan(block.layout->offset(member), block.layout->bound(member));
     // Where sizes alternate, this step's may be the smaller one, and encode wants room for both.
     const bool narrow = area.size() < codec.encode_bound(state.shape(), 1, args.round);
-    const auto written = codec.encode(state, args, narrow ? scratch_.span() : area);
+    const auto written = codec.encode(state, args, narrow ? memory.scratch() : area);
     if (written && narrow && *written <= area.size()) {
-      std::memcpy(area.data(), scratch_.data(), *written);
+      std::memcpy(area.data(), memory.scratch().data(), *written);
     }
     if (written && task.framed) codec::set_used(*block.layout, member, *written, frame);
     return written;
@@ -161,7 +161,7 @@ Result<std::size_t> Site::encode_blocks(const EncodeTask& task, std::size_t memb
                         memory.bytes({.at = {.buffer = task.buffer}, .bytes = task.bytes}),
                         shard_bytes_);
   }
-  const auto written = codec.encode(state, args, scratch_.span(), shard_bytes_);
+  const auto written = codec.encode(state, args, memory.scratch(), shard_bytes_);
   if (!written) return written;
   std::size_t from = 0;
   for (std::size_t i = 0; i < task.blocks.size(); ++i) {
@@ -169,7 +169,8 @@ Result<std::size_t> Site::encode_blocks(const EncodeTask& task, std::size_t memb
     const std::span<std::byte> frame = bytes_of(block, task.buffer, memory);
     const std::size_t used = shard_bytes_[i];
     if (used > 0) {
-      std::memcpy(frame.data() + block.layout->offset(member), scratch_.data() + from, used);
+      std::memcpy(frame.data() + block.layout->offset(member), memory.scratch().data() + from,
+                  used);
     }
     if (task.framed) codec::set_used(*block.layout, member, used, frame);
     from += used;
@@ -241,15 +242,20 @@ Status Site::decode_member(const DecodeTask& task, std::size_t member, std::uint
   std::span<float> part;
   for (std::size_t i = 0; i < task.blocks.size(); ++i) {
     const PlacedBlock& block = task.blocks[i];
-    if (i == 0 || task.blocks[i - 1].shard != block.shard) {
+    const bool first = i == 0 || task.blocks[i - 1].shard != block.shard;
+    if (first) {
       const ShardRange piece = task.partition->piece(member, block.shard);
       part = output.subspan(piece.begin - begin, piece.count);
-      std::ranges::fill(part, 0.0F);
     }
     const auto payload =
         codec::payload_of(*block.layout, member, bytes_of(block, task.buffer, memory));
-    const Status status = codec.decode(
-        state, {.payload = payload, .shard = block.shard, .step = step, .weight = weight}, part);
+    const Status status = codec.decode(state,
+                                       {.payload = payload,
+                                        .shard = block.shard,
+                                        .step = step,
+                                        .weight = weight,
+                                        .overwrite = first},
+                                       part);
     if (!status.is_ok()) {
       return Status::error(status.code(), "Decomp of ", members_[member].name, ", sent by rank ",
                            block.sender, ": ", status.message());

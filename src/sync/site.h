@@ -53,6 +53,9 @@ class Site {
                            const EncodeTask* task,
                            std::span<const std::shared_ptr<TensorMemory>> memories);
 
+  /// What encode() wants of the workspace's scratch.
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+
   /// Encodes one member's input. `step` as in begin(). Poisoned: the residual is as it was.
   Result<Health> encode(const EncodeTask& task, std::size_t member, std::uint64_t step,
                         Workspace& memory);
@@ -106,7 +109,7 @@ class Site {
   std::span<const MemberCodec> members_;  ///< the message's
   SiteOptions options_;
   std::vector<Kept> kept_;  ///< per member
-  Buffer<std::byte> scratch_;
+  std::size_t scratch_bytes_ = 0;
   std::vector<std::size_t> shard_bytes_;
 };
 

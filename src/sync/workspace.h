@@ -1,6 +1,8 @@
-// The memory that a message's stages work in: its own buffers, and the gradients of the step.
+// The memory that a message's stages work in: buffers, its own or shared with other messages, and
+// the gradients of the step.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -12,36 +14,51 @@
 #include "base/buffer.h"
 #include "sync/buffer_pool.h"
 #include "sync/route.h"
+#include "sync/store.h"
 
 namespace gradpress::sync {
 
 class Workspace {
  public:
-  Workspace(std::span<const std::size_t> buffer_bytes, std::size_t members) : gradients_(members) {
-    buffers_.reserve(buffer_bytes.size());
-    for (const std::size_t bytes : buffer_bytes) buffers_.emplace_back(bytes);
+  /// Buffers side by side in the store.
+  Workspace(std::shared_ptr<Store> store, std::span<const std::size_t> buffer_bytes,
+            std::size_t members)
+      : store_(std::move(store)),
+        sizes_(buffer_bytes.begin(), buffer_bytes.end()),
+        gradients_(members) {
+    place();
   }
 
   /// One buffer, which is the pool's and here from hold() to release().
   Workspace(std::shared_ptr<BufferPool> pool, std::size_t buffer_bytes, std::size_t members)
-      : pool_(std::move(pool)), buffers_(1), gradients_(members) {
+      : pool_(std::move(pool)), gradients_(members) {
     pool_->announce(buffer_bytes);
   }
 
   void hold() {
-    if (pool_ && buffers_.front().empty()) buffers_.front() = pool_->take();
+    if (pool_ && held_.empty()) held_ = pool_->take();
   }
   void release() {
-    if (pool_ && !buffers_.front().empty()) {
-      pool_->give(std::exchange(buffers_.front(), Buffer<std::byte>()));
-    }
+    if (pool_ && !held_.empty()) pool_->give(std::exchange(held_, Buffer<std::byte>()));
   }
 
-  /// Makes buffers that are smaller as large as this. What they held is lost.
+  /// One buffer more, for whoever encodes. Nobody reads what another left there.
+  void add_scratch(std::size_t bytes) {
+    scratch_bytes_ = std::max(scratch_bytes_, bytes);
+    if (store_) place();
+  }
+  std::span<std::byte> scratch() { return store_->span().subspan(scratch_at_, scratch_bytes_); }
+
+  /// Before a step: the memory is there.
+  void reserve() {
+    if (store_) store_->reserve();
+  }
+  /// Asks for buffers as large as this, at least. What they held is lost with reserve().
   void grow(std::span<const std::size_t> buffer_bytes) {
     for (std::size_t i = 0; i < buffer_bytes.size(); ++i) {
-      if (buffers_[i].size() < buffer_bytes[i]) buffers_[i] = Buffer<std::byte>(buffer_bytes[i]);
+      sizes_[i] = std::max(sizes_[i], buffer_bytes[i]);
     }
+    place();
   }
 
   std::vector<std::span<float>>& gradients() { return gradients_; }
@@ -51,7 +68,9 @@ class Workspace {
     if (area.at.in_gradients()) {
       return std::as_writable_bytes(gradients_[area.at.member]).subspan(area.at.offset, area.bytes);
     }
-    return buffers_[area.at.buffer].span().subspan(area.at.offset, area.bytes);
+    const std::span<std::byte> all = pool_ ? held_.span() : store_->span();
+    const std::size_t begin = pool_ ? 0 : begins_[area.at.buffer];
+    return all.subspan(begin + area.at.offset, area.bytes);
   }
   /// Requires: the area holds floats.
   std::span<float> floats(const Area& area) {
@@ -77,8 +96,27 @@ class Workspace {
   }
 
  private:
-  std::shared_ptr<BufferPool> pool_;
-  std::vector<Buffer<std::byte>> buffers_;
+  /// As buffers of their own would be: no two share a cache line.
+  static constexpr std::size_t kAlignment = 64;
+
+  void place() {
+    std::size_t end = 0;
+    const auto next = [&](std::size_t bytes) {
+      return std::exchange(end, end + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    };
+    begins_.clear();
+    for (const std::size_t bytes : sizes_) begins_.push_back(next(bytes));
+    scratch_at_ = next(scratch_bytes_);
+    store_->announce(end);
+  }
+
+  std::shared_ptr<Store> store_;      ///< or
+  std::shared_ptr<BufferPool> pool_;  ///< never both
+  Buffer<std::byte> held_;            ///< the pool's
+  std::vector<std::size_t> sizes_;    ///< of the buffers in the store
+  std::vector<std::size_t> begins_;
+  std::size_t scratch_bytes_ = 0;
+  std::size_t scratch_at_ = 0;
   std::vector<std::span<float>> gradients_;
 };
 

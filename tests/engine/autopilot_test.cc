@@ -17,17 +17,21 @@ class FakeHost final : public AutoHost {
   unsigned slices = 3;  ///< that a profile takes
   bool planner_fails = false;
 
-  bool runs_plan = false;
+  bool runs_plan = false;  ///< or a codec in its place
+  std::string runs_codec;
+  double codec_us = 50.0;
   unsigned plans = 0;
   unsigned profiles = 0;
   unsigned reused = 0;
   unsigned left = 0;
+  double slices_for_us = 0.0;
   double longest_slice_us = 0.0;
   std::vector<std::string> lines;
 
   Result<double> slowest(double mine) override { return mine; }
   void record(unsigned /*steps*/) override {}
-  Result<bool> begin_profile(bool may_reuse) override {
+  Result<bool> begin_profile(bool may_reuse, double step_us) override {
+    slices_for_us = step_us;
     if (profile_fits && may_reuse) {
       ++reused;
       return true;
@@ -47,10 +51,16 @@ class FakeHost final : public AutoHost {
   }
   Status run_plan(const gradpress::Plan& /*plan*/) override {
     runs_plan = true;
+    runs_codec.clear();
+    return {};
+  }
+  Status run_codec(const std::string& codec) override {
+    runs_codec = codec;
     return {};
   }
   Status run_raw() override {
     runs_plan = false;
+    runs_codec.clear();
     return {};
   }
   void say(const std::string& line) override { lines.push_back(line); }
@@ -63,7 +73,8 @@ struct Flight {
 
   void fly(unsigned steps) {
     for (unsigned i = 0; i < steps; ++i) {
-      ASSERT_TRUE(pilot.after_step(host.runs_plan ? host.plan_us : host.raw_us).is_ok());
+      const double of_plan = host.runs_codec.empty() ? host.plan_us : host.codec_us;
+      ASSERT_TRUE(pilot.after_step(host.runs_plan ? of_plan : host.raw_us).is_ok());
     }
   }
   bool said(std::string_view words) const {
@@ -75,6 +86,7 @@ struct Flight {
 TEST(Autopilot, KeepsAPlanThatIsFaster) {
   Flight flight;
   flight.fly(4 + 1);
+  EXPECT_EQ(flight.host.slices_for_us, 100.0) << "slices are cut to a raw step";
   EXPECT_FALSE(flight.host.runs_plan) << "nothing is decided before links are measured";
   flight.fly(3);
   EXPECT_TRUE(flight.host.runs_plan);
@@ -84,6 +96,47 @@ TEST(Autopilot, KeepsAPlanThatIsFaster) {
   flight.fly(100);
   EXPECT_EQ(flight.host.plans, 1U);
   EXPECT_EQ(flight.host.lines.size(), 2U);
+}
+
+TEST(Autopilot, EachCodecOfThePlanIsTriedForAllTensorsAndTheFastestStays) {
+  struct Case {
+    double first_us, second_us;
+    std::string stays;
+  };
+  const std::vector<Case> cases = {
+      {50.0, 60.0, ""}, {30.0, 60.0, "efsign"}, {30.0, 20.0, "acpsgd:4"}, {60.0, 30.0, "acpsgd:4"}};
+  for (const Case& one : cases) {
+    Flight flight;
+    flight.host.next.codecs = {"efsign", "acpsgd:4"};
+    flight.host.codec_us = one.first_us;
+    flight.fly(4 + 1 + 3 + 5 + 1);
+    EXPECT_EQ(flight.host.runs_codec, "efsign");
+    flight.fly(5 + 1);
+    EXPECT_EQ(flight.host.runs_codec, "acpsgd:4");
+    flight.host.codec_us = one.second_us;
+    flight.fly(5 + 1);
+    EXPECT_TRUE(flight.host.runs_plan);
+    EXPECT_EQ(flight.host.runs_codec, one.stays);
+    EXPECT_EQ(flight.pilot.state().find("for all tensors") == std::string::npos, one.stays.empty())
+        << flight.pilot.state();
+  }
+}
+
+TEST(Autopilot, NeitherPlanNorCodecsFasterThanRawLeaveRaw) {
+  Flight flight;
+  flight.host.next.codecs = {"acpsgd:4"};
+  flight.host.plan_us = 120.0;
+  flight.host.codec_us = 110.0;
+  flight.fly(4 + 1 + 3 + 2 * (5 + 1));
+  EXPECT_FALSE(flight.host.runs_plan);
+  EXPECT_TRUE(flight.said("no gain"));
+}
+
+TEST(Autopilot, LongStepsAreWatchedForAFewOnly) {
+  Flight flight;
+  flight.host.raw_us = 2e6;
+  flight.fly(3 + 1);
+  EXPECT_EQ(flight.host.profiles, 1U);
 }
 
 TEST(Autopilot, FallsBackWhereThePlanIsNoGainAndSaysWhy) {
@@ -100,7 +153,10 @@ TEST(Autopilot, FallsBackWhereThePlanIsNoGainAndSaysWhy) {
 TEST(Autopilot, DoesNotCompressWhereThePlannerSeesNoGain) {
   Flight flight;
   flight.host.next = {.compresses = false, .raw_us = 90.0, .verdict = "do not compress: fast link"};
+  flight.fly(4 + 1);
+  EXPECT_FALSE(flight.pilot.rests());
   flight.fly(200);
+  EXPECT_TRUE(flight.pilot.rests());
   EXPECT_FALSE(flight.host.runs_plan);
   EXPECT_EQ(flight.host.lines.size(), 1U);
   EXPECT_NE(flight.pilot.state().find("do not compress"), std::string::npos);

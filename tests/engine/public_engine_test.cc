@@ -1,6 +1,7 @@
 #include <gradpress/engine.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -158,6 +159,37 @@ TEST(Engine, SpansNameLanesActionsAndTensors) {
     EXPECT_TRUE(gathered);
   });
   test::expect_all_ok(failures);
+}
+
+TEST(Engine, WorkIsAnnouncedAndDoneByProgressWhileGradientsAreAwaited) {
+  std::array<EngineOptions, kWorkers> options = alike({.codec = "acpsgd:2"});
+  std::array<std::atomic<unsigned>, kWorkers> announced{};
+  for (unsigned rank = 0; rank < kWorkers; ++rank) {
+    options[rank].fusion = false;
+    options[rank].record_spans = true;
+    options[rank].on_work = [&counter = announced[rank]] {
+      ++counter;
+      counter.notify_all();
+    };
+  }
+  test::History with(1);
+  const auto failures = on_every_rank(options, [&](unsigned rank, Engine& engine) {
+    EXPECT_TRUE(engine.progress().is_ok()) << "between steps there is nothing to do";
+    Gradients gradients = gradients_of(rank, 0);
+    // The first tensor is decoded before the others come: nothing but progress() does it.
+    ASSERT_TRUE(engine.ready(0, gradients[0]).is_ok());
+    announced[rank].wait(0);
+    EXPECT_EQ(gradients[0], gradients_of(rank, 0)[0]);
+    ASSERT_TRUE(engine.progress().is_ok());
+    EXPECT_NE(gradients[0], gradients_of(rank, 0)[0]);
+    for (std::size_t i = 1; i < gradients.size(); ++i) {
+      ASSERT_TRUE(engine.ready(i, gradients[i]).is_ok());
+    }
+    ASSERT_TRUE(engine.wait().has_value());
+    with.steps[rank][0] = gradients;
+  });
+  test::expect_all_ok(failures);
+  with.expect_one_gradient();
 }
 
 TEST(Engine, ARankThatCannotRunAPlanTellsTheOthers) {
