@@ -32,17 +32,22 @@ double spread(const engine::Timing& time) {
   return time.median_us > 0.0 ? (time.most_us - time.least_us) / time.median_us : 0.0;
 }
 
+const char* group_name(plan::Phase phase) {
+  if (phase == plan::Phase::kFlat) return "all";
+  return phase == plan::Phase::kInter ? "columns" : "machine";
+}
+
 void print_links(const engine::Calibration& calibration) {
-  std::printf("\n%-6s %-15s %12s %10s %10s %10s %9s\n", "link", "collective", "latency us", "Gb/s",
-              "fit, mean", "fit, worst", "spread");
+  std::printf("\n%-6s %-7s %-15s %12s %10s %10s %10s %9s\n", "link", "group", "collective",
+              "latency us", "Gb/s", "fit, mean", "fit, worst", "spread");
   for (const sync::Link link : {sync::Link::kIntra, sync::Link::kInter}) {
     for (const engine::CollectiveFit& fit : calibration.links[static_cast<std::size_t>(link)]) {
       double most = 0.0;
       for (const engine::CollectivePoint& point : fit.points) {
         most = std::max(most, spread(point.time));
       }
-      std::printf("%-6s %-15s %12.1f %10.3f %8.1f %% %8.1f %% %7.0f %%\n",
-                  link == sync::Link::kIntra ? "intra" : "inter",
+      std::printf("%-6s %-7s %-15s %12.1f %10.3f %8.1f %% %8.1f %% %7.0f %%\n",
+                  link == sync::Link::kIntra ? "intra" : "inter", group_name(fit.phase),
                   std::string(plan::to_text(fit.collective)).c_str(), fit.latency_us, fit.gbps,
                   100.0 * fit.mean_error, 100.0 * fit.worst_error, 100.0 * most);
     }

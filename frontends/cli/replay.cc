@@ -1,9 +1,14 @@
+#include <gradpress/engine.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,7 +29,7 @@ namespace {
 
 struct Arguments {
   BackendFlags backend;
-  std::string trace, cluster, plan, codec = "none", strategy = "best", fusion = "auto";
+  std::string trace, cluster, plan, codec = "none", strategy = "best", fusion = "auto", gradients;
   double shrink = 1.0;
   double time_factor = 1.0;
   unsigned steps = 20;
@@ -76,10 +81,11 @@ Result<Piece> unplanned(Piece piece, const Arguments& arguments, const comm::Top
   auto messages = engine::simple_plan(tensor_specs(piece.trace), arguments.codec, topology,
                                       {.fusion = arguments.fusion == "auto"});
   if (!messages) return tl::unexpected(messages.error());
-  piece.program.messages = std::move(*messages);
-  piece.program.order = engine::natural_order(piece.program.messages, topology);
+  engine::Program& program = piece.programs.first;
+  program.messages = std::move(*messages);
+  program.order = engine::natural_order(program.messages, topology);
   piece.strategy = "unplanned";
-  piece.alternates = std::ranges::any_of(piece.program.messages, [](const auto& message) {
+  piece.alternates = std::ranges::any_of(program.messages, [](const auto& message) {
     return std::ranges::any_of(message.members, [](const sync::Member& member) {
       return member.codec.starts_with("acpsgd");
     });
@@ -120,16 +126,57 @@ Result<Piece> make_piece(const Arguments& arguments, const comm::Topology& topol
     strategy = std::move(made->strategy);
     piece.strategy = made->strategy_name;
   }
-  // Both of acpsgd's steps are played in the first one's messages: predict what is played.
-  strategy.buckets_q = {};
   const plan::Setting setting{piece.trace, *cluster, codecs};
   piece.alternates = plan::alternates(setting, strategy);
-  piece.predicted = plan::predict(setting, strategy);
   piece.predicted_us = plan::predict_us(setting, strategy);
-  piece.program.messages =
-      engine::make_messages(tensor_specs(piece.trace), strategy, codecs, /*seed=*/1);
-  piece.program.order = engine::order_of(piece.predicted->spans, piece.program.messages, topology);
+  const auto program_of = [&](unsigned kind) {
+    piece.predicted.push_back(plan::predict(setting, strategy, kind));
+    engine::Program program;
+    program.messages =
+        engine::make_messages(tensor_specs(piece.trace), strategy, codecs, /*seed=*/1, kind);
+    program.order = engine::order_of(piece.predicted.back().spans, program.messages, topology);
+    return program;
+  };
+  piece.programs.first = program_of(0);
+  if (!piece.alternates) return piece;
+  engine::Program second = program_of(1);
+  // Steps that do the same need no lanes of their own.
+  if (!(strategy.of_round(1) == strategy.buckets) || second.order != piece.programs.first.order) {
+    piece.programs.second = std::move(second);
+  }
   return piece;
+}
+
+/// The recorded gradients in the trace's order, step by step.
+Result<std::vector<std::vector<std::span<const float>>>> in_order(const RecordedGradients& recorded,
+                                                                  const plan::Trace& trace,
+                                                                  const Arguments& arguments) {
+  std::map<std::string_view, std::size_t> by_name;
+  for (std::size_t i = 0; i < recorded.tensors.size(); ++i) {
+    by_name.emplace(recorded.tensors[i].name, i);
+  }
+  std::vector<std::vector<std::span<const float>>> steps(recorded.steps.size());
+  for (const plan::Tensor& tensor : trace.tensors) {
+    const auto found = by_name.find(tensor.name);
+    if (found == by_name.end()) {
+      return fail(Code::kInvalidArgument, arguments.gradients, ": has no gradient of tensor ",
+                  tensor.name, " of ", arguments.trace,
+                  ": record both in one run, with train --record-trace and --record-gradients");
+    }
+    const Shape& shape = recorded.tensors[found->second].shape;
+    if (!(shape == tensor.shape)) {
+      return fail(Code::kInvalidArgument, arguments.gradients, ": tensor ", tensor.name,
+                  " has shape ", shape.to_string(), ", in ", arguments.trace, " ",
+                  tensor.shape.to_string());
+    }
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      steps[step].emplace_back(recorded.steps[step][found->second]);
+    }
+    by_name.erase(found);
+  }
+  if (by_name.empty()) return steps;
+  return fail(Code::kInvalidArgument, arguments.gradients, ": tensor ", by_name.begin()->first,
+              " is not in ", arguments.trace);
 }
 
 Status run(const Arguments& arguments) {
@@ -138,6 +185,16 @@ Status run(const Arguments& arguments) {
   const bool speaks = world->speaks();
   const auto piece = make_piece(arguments, world->topology);
   if (!piece) return piece.error();
+  RecordedGradients recorded;
+  std::vector<std::vector<std::span<const float>>> gradients;
+  if (!arguments.gradients.empty()) {
+    auto read = read_gradients(arguments.gradients);
+    if (!read) return read.error();
+    recorded = std::move(*read);
+    auto ordered = in_order(recorded, piece->trace, arguments);
+    if (!ordered) return ordered.error();
+    gradients = std::move(*ordered);
+  }
   std::vector<Result<Replay>> results(world->ends.size(), Result<Replay>());
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < world->ends.size(); ++i) {
@@ -146,9 +203,10 @@ Status run(const Arguments& arguments) {
           .steps = arguments.steps,
           .warmup = arguments.warmup,
           .alternates = piece->alternates,
+          .gradients = gradients,
           .runtime = {.pipelining = !arguments.serial, .record_spans = true}};
-      results[i] =
-          replay(std::move(world->ends[i]), world->topology, piece->trace, piece->program, options);
+      results[i] = replay(std::move(world->ends[i]), world->topology, piece->trace, piece->programs,
+                          options);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -179,6 +237,8 @@ void add_replay(CLI::App& app, int& exit_code) {
   verb->add_option("--shrink", arguments->shrink, "divide every tensor's elements by this")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
+  verb->add_option("--gradients", arguments->gradients,
+                   "play gradients that train --record-gradients wrote, of the same model");
   verb->add_option("--time-factor", arguments->time_factor, "multiply the trace's times by this")
       ->check(CLI::Range(1e-6, 1e6))
       ->capture_default_str();
@@ -201,6 +261,13 @@ void add_replay(CLI::App& app, int& exit_code) {
   verb->callback([arguments, &exit_code] {
     if (!arguments->plan.empty() && arguments->cluster.empty()) {
       std::fprintf(stderr, "gradpress replay: --plan needs the --cluster it was made for\n");
+      exit_code = kUsage;
+      return;
+    }
+    if (!arguments->gradients.empty() && arguments->shrink != 1.0) {
+      std::fprintf(stderr,
+                   "gradpress replay: --gradients have the sizes they were recorded with: "
+                   "leave --shrink out\n");
       exit_code = kUsage;
       return;
     }

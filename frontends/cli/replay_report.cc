@@ -32,9 +32,9 @@ struct TensorTimes {
   double comm_us = 0.0;
 };
 
-std::vector<TensorTimes> tensor_times(const Piece& piece, std::span<const plan::Span> spans,
-                                      double shift_us) {
-  std::vector<TensorTimes> messages(piece.program.messages.size());
+std::vector<TensorTimes> tensor_times(const Piece& piece, const engine::Program& program,
+                                      std::span<const plan::Span> spans, double shift_us) {
+  std::vector<TensorTimes> messages(program.messages.size());
   std::vector<TensorTimes> tensors(piece.trace.tensors.size());
   for (const plan::Span& span : spans) {
     const double end_us = shift_us + span.end_us;
@@ -48,7 +48,7 @@ std::vector<TensorTimes> tensor_times(const Piece& piece, std::span<const plan::
         span.end_us - span.start_us;
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    for (const sync::Member& member : piece.program.messages[i].members) {
+    for (const sync::Member& member : program.messages[i].members) {
       TensorTimes& tensor = tensors[member.tensor];
       tensor = {.ready_us = tensor.ready_us,
                 .done_us = std::max(messages[i].done_us, tensor.ready_us),
@@ -69,7 +69,8 @@ Json to_json(const TensorTimes& times) {
 /// By number, because spans name tensors so; rank 0's step stands for all.
 Json tensors_json(const Piece& piece, const Replay& replay) {
   std::vector<Json> rows(piece.trace.tensors.size());
-  const auto& messages = piece.program.messages;
+  const engine::Program& program = piece.program(replay.shown);
+  const auto& messages = program.messages;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     for (const sync::Member& member : messages[i].members) {
       rows[member.tensor] = {{"name", member.name},
@@ -79,19 +80,19 @@ Json tensors_json(const Piece& piece, const Replay& replay) {
                              {"bucket", i}};
     }
   }
-  const auto measured = tensor_times(piece, replay.ranks.front().spans, 0.0);
+  const auto measured = tensor_times(piece, program, replay.ranks.front().spans, 0.0);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i]["measured"] = to_json(measured[i]);
-  if (piece.predicted) {
+  if (const plan::Timeline* timeline = piece.timeline(replay.shown)) {
     // The timeline begins with backward, the measured step with forward.
-    const auto predicted = tensor_times(piece, piece.predicted->spans, piece.trace.forward_us);
+    const auto predicted = tensor_times(piece, program, timeline->spans, piece.trace.forward_us);
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i]["predicted"] = to_json(predicted[i]);
   }
   return rows;
 }
 
-std::string action_text(const Piece& piece, const plan::Span& span) {
+std::string action_text(const engine::Program& program, const plan::Span& span) {
   if (span.kind == plan::SpanKind::kBackward) return "backward";
-  return plan::to_text(piece.program.messages[span.message].option.actions()[span.action]);
+  return plan::to_text(program.messages[span.message].option.actions()[span.action]);
 }
 
 /// Lanes in pairs: predicted above measured.
@@ -105,17 +106,20 @@ std::string page(const Piece& piece, const Replay& replay, const Json& tensors,
     data["lanes"].push_back(std::string(plan::to_text(lane)) + ", measured");
   }
   data["spans"] = Json::array();
+  const engine::Program& program = piece.program(replay.shown);
   const auto add = [&](std::span<const plan::Span> spans, int row, double shift_us) {
     for (const plan::Span& span : spans) {
       data["spans"].push_back({2 * static_cast<int>(span.lane) + row, span_kind(span.kind),
                                span.start_us + shift_us, span.end_us + shift_us, span.tensor,
-                               action_text(piece, span)});
+                               action_text(program, span)});
     }
   };
-  if (piece.predicted) add(piece.predicted->spans, 0, piece.trace.forward_us);
+  if (const plan::Timeline* timeline = piece.timeline(replay.shown)) {
+    add(timeline->spans, 0, piece.trace.forward_us);
+  }
   add(replay.ranks.front().spans, 1, 0.0);
   data["compare"] = Json::array();
-  if (piece.predicted) {
+  if (!piece.predicted.empty()) {
     data["compare"].push_back({{"name", "predicted"}, {"iteration_us", piece.predicted_us}});
   }
   const std::vector<double> times = sorted_times(replay, piece.alternates);
@@ -126,11 +130,12 @@ std::string page(const Piece& piece, const Replay& replay, const Json& tensors,
 /// The prediction first, then every rank, on rank 0's clock.
 Json trace_json(const Piece& piece, const Replay& replay) {
   std::vector<TraceProcess> processes;
-  if (piece.predicted) {
+  const engine::Program& program = piece.program(replay.shown);
+  if (const plan::Timeline* timeline = piece.timeline(replay.shown)) {
     processes.push_back({.name = "predicted (all workers alike)",
                          .forward_us = piece.trace.forward_us,
                          .spans_from_us = piece.trace.forward_us,
-                         .spans = piece.predicted->spans});
+                         .spans = timeline->spans});
   }
   for (std::size_t rank = 0; rank < replay.ranks.size(); ++rank) {
     const RankStep& step = replay.ranks[rank];
@@ -144,7 +149,7 @@ Json trace_json(const Piece& piece, const Replay& replay) {
   return perfetto_json(processes, [&](const plan::Span& span) {
     const plan::Tensor& tensor = piece.trace.tensors[span.tensor];
     return SpanLabel{
-        .tensor = tensor.name, .action = action_text(piece, span), .elements = tensor.elements};
+        .tensor = tensor.name, .action = action_text(program, span), .elements = tensor.elements};
   });
 }
 
@@ -160,9 +165,40 @@ Json ranks_json(const Replay& replay) {
   return rows;
 }
 
+/// Each of ACP-SGD's two kinds of steps by itself; those below are of the one that is shown.
+Json print_kinds(const Piece& piece, const Replay& replay) {
+  Json rows = Json::array();
+  for (unsigned kind = 0; piece.alternates && kind < 2; ++kind) {
+    std::vector<double> times;
+    for (std::size_t i = 0; i < replay.kinds.size(); ++i) {
+      if (replay.kinds[i] == kind) times.push_back(replay.step_us[i]);
+    }
+    std::ranges::sort(times);
+    const char* name = kind == 0 ? "P" : "Q";
+    Json row = {{"kind", name},
+                {"messages", piece.program(kind).messages.size()},
+                {"predicted_us", nullptr},
+                {"measured_us", nullptr},
+                {"shown", kind == replay.shown}};
+    std::printf("  steps of %s: %zu messages", name, piece.program(kind).messages.size());
+    if (const plan::Timeline* timeline = piece.timeline(kind)) {
+      row["predicted_us"] = timeline->iteration_us;
+      std::printf(", predicted %.3f ms", timeline->iteration_us / 1e3);
+    }
+    if (!times.empty()) {
+      row["measured_us"] = times[times.size() / 2];
+      std::printf(", measured %.3f ms", times[times.size() / 2] / 1e3);
+    }
+    std::printf("%s\n", kind == replay.shown ? "; shown below" : "");
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 Json print_lanes(const Piece& piece, const Replay& replay) {
   const LaneTimes measured = busy_us(replay.ranks.front().spans);
-  const LaneTimes predicted = piece.predicted ? busy_us(piece.predicted->spans) : LaneTimes{};
+  const plan::Timeline* timeline = piece.timeline(replay.shown);
+  const LaneTimes predicted = timeline != nullptr ? busy_us(timeline->spans) : LaneTimes{};
   Json lanes = Json::array();
   std::printf("  %-8s %16s %16s\n", "lane", "predicted ms", "measured ms");
   for (const plan::Lane lane : plan::kAllLanes) {
@@ -203,7 +239,7 @@ void print_tensors(const Json& tensors) {
 std::string verdict_of(const Piece& piece, std::span<const double> times) {
   const double median = times[times.size() / 2];
   char text[160];
-  if (piece.predicted) {
+  if (!piece.predicted.empty()) {
     std::snprintf(text, sizeof text,
                   "predicted %.3f ms, measured %.3f ms (%.3f to %.3f): the prediction is %+.1f %%",
                   piece.predicted_us / 1e3, median / 1e3, times.front() / 1e3, times.back() / 1e3,
@@ -234,16 +270,18 @@ Status report_replay(const ReplayFiles& files, const BackendWorld& world, const 
   const std::uint64_t sent = replay.sent.intra + replay.sent.inter;
   const std::uint64_t promised = replay.promised.intra + replay.promised.inter;
   std::printf("%s, %zu tensors in %zu messages, %s, %u machines x %u, link %s, strategy %s\n",
-              piece.trace.model.c_str(), piece.trace.tensors.size(), piece.program.messages.size(),
-              world.backend.c_str(), world.topology.machines, world.topology.workers_per_machine,
-              comm::to_text(world.link).c_str(), piece.strategy.c_str());
+              piece.trace.model.c_str(), piece.trace.tensors.size(),
+              piece.programs.first.messages.size(), world.backend.c_str(), world.topology.machines,
+              world.topology.workers_per_machine, comm::to_text(world.link).c_str(),
+              piece.strategy.c_str());
   const std::string verdict = verdict_of(piece, times);
   std::printf("  %s\n  exposed %.3f ms; sent %llu bytes a step, promised %llu\n", verdict.c_str(),
               replay.exposed_us / 1e3, static_cast<unsigned long long>(sent),
               static_cast<unsigned long long>(promised));
+  const Json kinds = print_kinds(piece, replay);
   const Json lanes = print_lanes(piece, replay);
   const Json tensors = tensors_json(piece, replay);
-  if (piece.predicted) print_tensors(tensors);
+  if (!piece.predicted.empty()) print_tensors(tensors);
   Status status;
   if (!files.html.empty()) {
     status = write_text(files.html, page(piece, replay, tensors, verdict));
@@ -266,14 +304,15 @@ Status report_replay(const ReplayFiles& files, const BackendWorld& world, const 
                {"measured_min_us", times.front()},
                {"measured_max_us", times.back()},
                {"step_us", replay.step_us},
-               {"messages", piece.program.messages.size()},
+               {"messages", piece.programs.first.messages.size()},
                {"wire_bytes", sent},
                {"promised_bytes", promised},
                {"exposed_us", replay.exposed_us},
                {"lanes", lanes},
                {"ranks", ranks_json(replay)},
                {"tensors", tensors}};
-  if (piece.predicted) json["predicted_us"] = piece.predicted_us;
+  if (!piece.predicted.empty()) json["predicted_us"] = piece.predicted_us;
+  if (piece.alternates) json["kinds"] = kinds;
   return write_json(files.json, json);
 }
 

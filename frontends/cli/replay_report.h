@@ -4,7 +4,6 @@
 
 #include <gradpress/status.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +19,20 @@ namespace gradpress::cli {
 /// What is played, and what was predicted of it where there is a cluster to predict on.
 struct Piece {
   plan::Trace trace = {};
-  engine::Program program = {};
-  std::optional<plan::Timeline> predicted = {};
-  double predicted_us = 0.0;
+  engine::Programs programs = {};
+  std::vector<plan::Timeline> predicted = {};  ///< by kind of step; none: nothing to predict on
+  double predicted_us = 0.0;                   ///< the mean over both kinds
   std::string strategy = {};
   std::string codec = {};
-  bool alternates = false;  ///< two kinds of steps take turns
+  bool alternates = false;  ///< two kinds of steps take turns: ACP-SGD's P and Q
+
+  const engine::Program& program(unsigned kind) const {
+    return kind == 1 && programs.second ? *programs.second : programs.first;
+  }
+  /// None: nothing was predicted.
+  const plan::Timeline* timeline(unsigned kind) const {
+    return predicted.empty() ? nullptr : &predicted[kind];
+  }
 };
 
 /// Where the figures go beside the terminal; empty: nowhere.

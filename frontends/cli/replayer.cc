@@ -17,6 +17,8 @@ namespace gradpress::cli {
 namespace {
 
 using Gradients = std::vector<std::vector<float>>;
+using GradientViews = std::vector<std::span<const float>>;
+using Runtimes = std::vector<std::unique_ptr<engine::Runtime>>;
 
 double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
 Time from_us(double time) {
@@ -66,14 +68,20 @@ Result<double> slowest(Group& world, double mine) {
 
 class Player {
  public:
-  Player(sync::Fabric& fabric, const plan::Trace& trace, engine::Runtime& runtime,
-         Gradients& gradients)
-      : fabric_(fabric), trace_(trace), runtime_(runtime), gradients_(gradients) {
-    source_ = heavy_tailed(trace, fabric.rank());
+  Player(sync::Fabric& fabric, const plan::Trace& trace, const Runtimes& runtimes,
+         Gradients& gradients, std::span<const GradientViews> recorded)
+      : fabric_(fabric),
+        trace_(trace),
+        runtimes_(runtimes),
+        gradients_(gradients),
+        sources_(recorded.begin(), recorded.end()) {
+    if (!sources_.empty()) return;
+    own_ = heavy_tailed(trace, fabric.rank());
+    sources_.emplace_back(own_.begin(), own_.end());
   }
 
   struct Step {
-    std::uint64_t number = 0;
+    unsigned turn = 0;  ///< steps before it that ended well, modulo 2
     Time began{0};
     double us = 0.0;
     engine::StepReport report = {};
@@ -83,16 +91,18 @@ class Player {
   Result<Step> play(std::uint64_t number) {
     // The last step left its means in them. An accelerator writes gradients without a CPU: here
     // that is done before the step's time begins.
-    for (std::size_t i = 0; i < source_.size(); ++i) {
-      std::ranges::copy(source_[i], gradients_[i].begin());
+    const GradientViews& source = sources_[(number + fabric_.rank()) % sources_.size()];
+    for (std::size_t i = 0; i < source.size(); ++i) {
+      std::ranges::copy(source[i], gradients_[i].begin());
     }
     Group& world = fabric_.group(plan::Phase::kFlat);
     if (Status status = world.run({.kind = CollectiveKind::kBarrier}); !status) {
       return tl::unexpected(status);
     }
     const Time began = steady_clock().now();
-    Step step{.number = number, .began = began};
-    if (Status status = runtime_.begin(number); !status) return tl::unexpected(status);
+    Step step{.turn = turn_, .began = began};
+    engine::Runtime& runtime = *runtimes_[turn_ % runtimes_.size()];
+    if (Status status = runtime.begin(number); !status) return tl::unexpected(status);
     Time due = began + from_us(trace_.forward_us);
     for (std::uint32_t i = 0; i < trace_.tensors.size(); ++i) {
       const Time start = due;
@@ -106,15 +116,17 @@ class Player {
                             .start_us = us(start - began),
                             .end_us = us(due - began)});
       const Time handed = steady_clock().now();
-      if (Status status = runtime_.ready(i, gradients_[i]); !status) return tl::unexpected(status);
+      if (Status status = runtime.ready(i, gradients_[i]); !status) return tl::unexpected(status);
       due += steady_clock().now() - handed;
     }
-    auto report = runtime_.wait();
+    auto report = runtime.wait();
     if (!report) return tl::unexpected(report.error());
     const auto longest = slowest(world, us(steady_clock().now() - began));
     if (!longest) return tl::unexpected(longest.error());
     step.us = *longest;
     step.report = *report;
+    // Factors that met NaN are sent again, by the same program.
+    if (report->outcome == sync::Outcome::kDone) turn_ = 1 - turn_;
     step.spans.insert(step.spans.end(), report->spans.begin(), report->spans.end());
     return step;
   }
@@ -122,9 +134,11 @@ class Player {
  private:
   sync::Fabric& fabric_;
   const plan::Trace& trace_;
-  engine::Runtime& runtime_;
+  const Runtimes& runtimes_;
   Gradients& gradients_;
-  Gradients source_;
+  Gradients own_;
+  std::vector<GradientViews> sources_;  ///< by step, going round
+  unsigned turn_ = 0;
 };
 
 /// What every rank gives of its own, in rank order; lengths may differ.
@@ -178,9 +192,21 @@ Result<std::vector<RankStep>> meet(Group& world, const Player::Step& step) {
   return ranks;
 }
 
-Result<Replay> play_all(sync::Fabric& fabric, const plan::Trace& trace, engine::Runtime& runtime,
+/// The mean of the last step of each kind.
+SentBytes mean_of(std::span<const Player::Step> steps, SentBytes engine::StepReport::*bytes,
+                  bool alternates) {
+  const SentBytes last = steps.back().report.*bytes;
+  const auto other = std::ranges::find_if(steps.rbegin(), steps.rend(), [&](const auto& step) {
+    return step.turn != steps.back().turn;
+  });
+  if (!alternates || other == steps.rend()) return last;
+  const SentBytes before = other->report.*bytes;
+  return {.intra = (last.intra + before.intra) / 2, .inter = (last.inter + before.inter) / 2};
+}
+
+Result<Replay> play_all(sync::Fabric& fabric, const plan::Trace& trace, const Runtimes& runtimes,
                         Gradients& gradients, const ReplayOptions& options) {
-  Player player(fabric, trace, runtime, gradients);
+  Player player(fabric, trace, runtimes, gradients, options.gradients);
   Replay replay;
   std::vector<Player::Step> steps;
   std::vector<double> exposed;
@@ -190,16 +216,19 @@ Result<Replay> play_all(sync::Fabric& fabric, const plan::Trace& trace, engine::
     if (options.progress && fabric.rank() == 0) options.progress(i, step->us);
     if (i < options.warmup) continue;
     replay.step_us.push_back(step->us);
+    replay.kinds.push_back(options.alternates ? step->turn : 0);
     exposed.push_back(step->report.exposed_us);
     steps.push_back(std::move(*step));
   }
-  replay.sent = steps.back().report.sent;
-  replay.promised = steps.back().report.promised;
+  replay.sent = mean_of(steps, &engine::StepReport::sent, options.alternates);
+  replay.promised = mean_of(steps, &engine::StepReport::promised, options.alternates);
   std::ranges::sort(exposed);
   replay.exposed_us = exposed[exposed.size() / 2];
-  if (options.alternates && steps.size() > 1) {
-    std::erase_if(steps, [](const Player::Step& step) { return step.number % 2 != 0; });
+  const auto is_second = [](const Player::Step& step) { return step.turn != 0; };
+  if (options.alternates && !std::ranges::all_of(steps, is_second)) {
+    std::erase_if(steps, is_second);
   }
+  if (options.alternates) replay.shown = steps.front().turn;
   // Stable: times are the same on all ranks, and so is then the step.
   std::ranges::stable_sort(steps, {}, &Player::Step::us);
   auto ranks = meet(fabric.group(plan::Phase::kFlat), steps[steps.size() / 2]);
@@ -211,17 +240,26 @@ Result<Replay> play_all(sync::Fabric& fabric, const plan::Trace& trace, engine::
 }  // namespace
 
 Result<Replay> replay(std::unique_ptr<Group> end, const comm::Topology& topology,
-                      const plan::Trace& trace, const engine::Program& program,
+                      const plan::Trace& trace, const engine::Programs& programs,
                       const ReplayOptions& options) {
   Gradients gradients;
   for (const plan::Tensor& tensor : trace.tensors) gradients.emplace_back(tensor.elements);
   auto fabric = sync::Fabric::make(std::move(end), topology);
   if (!fabric) return tl::unexpected(fabric.error());
-  auto runtime = engine::Runtime::make(program, *fabric, options.runtime, steady_clock());
-  if (!runtime) return tl::unexpected(runtime.error());
-  auto result = play_all(*fabric, trace, **runtime, gradients, options);
+  engine::RuntimeShared shared;
+  Runtimes runtimes;
+  for (const engine::Program* program :
+       {&programs.first, programs.second ? &*programs.second : nullptr}) {
+    if (program == nullptr) continue;
+    auto made = engine::Runtime::make(*program, *fabric, options.runtime, steady_clock(), &shared);
+    if (!made) return tl::unexpected(made.error());
+    runtimes.push_back(std::move(*made));
+  }
+  shared.reserve();
+  auto result = play_all(*fabric, trace, runtimes, gradients, options);
   // First the groups, then the buffers they may still write to after a failure.
-  const auto messages = (*runtime)->dissolve();
+  std::vector<std::vector<std::unique_ptr<sync::Message>>> messages;
+  for (const auto& runtime : runtimes) messages.push_back(runtime->dissolve());
   const sync::Fabric last = std::move(*fabric);
   return result;
 }

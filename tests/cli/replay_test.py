@@ -109,6 +109,37 @@ class Replay(unittest.TestCase):
         said = run("replay", *WORLD, "--trace", self.trace, "--cluster", self.cluster, "--plan", plan, "-n", "2")
         self.assertIn("predicted", said)
 
+    def test_both_steps_of_acpsgd_are_played_in_their_own_messages(self):
+        path, out = self.path / "two_steps.json", self.path / "two_steps_replay.json"
+        run("plan", "--trace", self.trace, "--cluster", self.cluster, "--codec", "acpsgd:4", "--tree", "extended", "--json", str(path))
+        plan = json.loads(path.read_text())
+        option = "Comp@device > allreduce@flat > Decomp@device"
+        for number, tensor in enumerate(plan["tensors"]):
+            matrix = len(tensor["shape"]) > 1
+            tensor["codec"], tensor["option"] = ("acpsgd:4", option) if matrix else ("none", "allreduce@flat")
+            # P: every tensor alone. Q: all matrices in one message, all vectors in another.
+            tensor["bucket"] = tensor["bucket_p"] = number
+            tensor["bucket_q"] = int(matrix)
+        plan["order"] = plan["order_q"] = {"intra": [], "inter": []}
+        path.write_text(json.dumps(plan))
+        for steps, warmup, shown in (("4", "1", "P"), ("1", "1", "Q")):
+            said = run("replay", *WORLD, "--trace", self.trace, "--cluster", self.cluster, "--plan", str(path),
+                       "-n", steps, "-w", warmup, "--json", str(out))
+            row = json.loads(out.read_text())
+            kinds = {kind["kind"]: kind for kind in row["kinds"]}
+            self.assertEqual({name: kind["messages"] for name, kind in kinds.items()}, {"P": 12, "Q": 2})
+            self.assertEqual([name for name, kind in kinds.items() if kind["shown"]], [shown])
+            # What is predicted is the mean over both, as the planner has it; every message has a latency.
+            self.assertAlmostEqual(row["predicted_us"], (kinds["P"]["predicted_us"] + kinds["Q"]["predicted_us"]) / 2, delta=1)
+            self.assertNotEqual(kinds["P"]["predicted_us"], kinds["Q"]["predicted_us"])
+            self.assertEqual(row["wire_bytes"], row["promised_bytes"])
+            self.assertIn(f"steps of {shown}", said)
+            buckets = {tensor["bucket"] for tensor in row["tensors"]}
+            self.assertEqual(len(buckets), kinds[shown]["messages"])
+            for tensor in row["tensors"]:
+                self.assertGreater(tensor["measured"]["comm_us"], 0)
+                self.assertGreater(tensor["predicted"]["comm_us"], 0)
+
     def test_replay_without_a_cluster_and_in_a_row(self):
         said = run("replay", *WORLD, "--trace", self.trace, "--codec", "acpsgd:4", "-n", "2", "--serial")
         self.assertIn("measured", said)
@@ -118,6 +149,12 @@ class Replay(unittest.TestCase):
         self.assertIn("workers", said)
         run("replay", *WORLD, "--trace", str(self.path / "absent.json"), code=2)
         run("replay", *WORLD, "--trace", self.trace, "--plan", "p.json", code=2)
+        garbage = self.path / "gradients.bin"
+        garbage.write_bytes(b"GPGRADS\0" + bytes(40))
+        gradients = ["replay", *WORLD, "--trace", self.trace, "--gradients"]
+        self.assertIn("version 0", run(*gradients, str(garbage), code=2))
+        self.assertIn("absent", run(*gradients, str(self.path / "absent.bin"), code=2))
+        self.assertIn("--shrink", run(*gradients, str(garbage), "--shrink", "2", code=2))
         run("profile", *WORLD, "--codecs", "nonsense", "--out", str(self.path / "c.json"), code=2)
 
 
