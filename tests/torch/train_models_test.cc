@@ -63,6 +63,23 @@ TEST_P(EveryModel, DrawsNothingAfterItWasMade) {
   EXPECT_TRUE(torch::equal(before, generator.get_state()));
 }
 
+TEST_P(EveryModel, DropsWhatItsOwnSeedSaysAndOnlyWhileTraining) {
+  if (!shape_.is_text()) return;
+  const ModelSettings settings{.name = std::string(GetParam()), .hidden = 16, .dropout = 0.5};
+  const auto model = make_model(settings, shape_).value();
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const auto before = generator.get_state();
+  const auto logits = [&](std::uint64_t seed) {
+    model->seed_dropout(seed);
+    return model->forward(inputs_for(shape_));
+  };
+  EXPECT_TRUE(torch::equal(logits(5), logits(5)));
+  EXPECT_FALSE(torch::equal(logits(5), logits(6)));
+  model->eval();
+  EXPECT_TRUE(torch::equal(logits(5), logits(6)));
+  EXPECT_TRUE(torch::equal(before, generator.get_state()));
+}
+
 TEST_P(EveryModel, PredictsFromThePastAlone) {
   if (!shape_.is_text()) return;
   auto inputs = inputs_for(shape_);

@@ -53,6 +53,7 @@ TEST(TrainSchedules, TheRateWarmsUpAndFalls) {
   EXPECT_DOUBLE_EQ(learning_rate(optimizer, step, 50, 100), 0.1);
   EXPECT_NEAR(learning_rate(optimizer, step, 75, 100), 0.01, 1e-12);
   EXPECT_NEAR(learning_rate(optimizer, {.name = "cosine"}, 50, 100), 0.5, 1e-12);
+  EXPECT_DOUBLE_EQ(learning_rate(optimizer, {.name = "cosine", .floor = 0.1}, 99, 100), 0.1);
 }
 
 TEST(TrainSchedules, ASparsifierWarmsUpDenseThenFalling) {
@@ -66,6 +67,24 @@ TEST(TrainSchedules, ASparsifierWarmsUpDenseThenFalling) {
   EXPECT_EQ(schedule->codec_at(25), "dgc:0.001:sample=0.1");
   EXPECT_EQ(schedule->warm_steps(), 25);
   EXPECT_FALSE(CodecSchedule::make({.codec = "efsign", .falling_epochs = 1}, 10).has_value());
+}
+
+TEST(TrainSchedules, RatiosMayFallWithinPartsOfAnEpoch) {
+  const auto schedule = CodecSchedule::make(
+      {.codec = "dgc:0.001", .dense_epochs = 0.5, .falling_epochs = 0.5, .falling_stages = 2}, 40);
+  ASSERT_TRUE(schedule.has_value());
+  EXPECT_EQ(schedule->codec_at(19), "none");
+  EXPECT_EQ(schedule->codec_at(20), "dgc:0.1");
+  EXPECT_EQ(schedule->codec_at(29), "dgc:0.1");
+  EXPECT_EQ(schedule->codec_at(30), "dgc:0.01");
+  EXPECT_EQ(schedule->codec_at(40), "dgc:0.001");
+  EXPECT_EQ(schedule->warm_steps(), 40);
+  // More stages than steps: those that have none are left out, and the end stays where it was.
+  const auto many =
+      CodecSchedule::make({.codec = "dgc:0.001", .falling_epochs = 0.1, .falling_stages = 100}, 40);
+  ASSERT_TRUE(many.has_value());
+  EXPECT_EQ(many->warm_steps(), 4);
+  EXPECT_NE(many->codec_at(0), many->codec_at(1));
 }
 
 /// Some steps on a parabola; returns where they end.

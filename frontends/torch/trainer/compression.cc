@@ -51,6 +51,8 @@ Result<Compression> choose_compression(const CompressionInput& input) {
   engine.pipelining = wanted.overlap;
   engine.fusion = wanted.fusion;
   engine.seed = settings.seed;
+  engine.least_elements = wanted.least_elements;
+  if (!wanted.auto_codecs.empty()) engine.automatic.codecs = wanted.auto_codecs;
   engine.record_spans = !settings.json.empty();
   if (wanted.dense_output) {
     engine.rules.push_back({.pattern = std::string(kOutputPattern), .codec = "none"});

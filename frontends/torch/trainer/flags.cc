@@ -1,5 +1,6 @@
 #include "flags.h"
 
+#include <gradpress/engine.h>
 #include <gradpress/version.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,10 @@ void add_model_flags(CLI::App& app, ModelSettings& model) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{65536}));
   group->add_option("--heads", model.heads, "attention heads of transformer-lm")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
+  group
+      ->add_option("--dropout", model.dropout,
+                   "part of the activations that lstm-lm and transformer-lm drop while training")
+      ->check(CLI::Range(0.0, 0.99));
 }
 
 void add_data_flags(CLI::App& app, DataSettings& data) {
@@ -77,6 +82,11 @@ void add_optimizer_flags(CLI::App& app, Settings& settings) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   group
+      ->add_option("--lr-floor", settings.schedule.floor,
+                   "part of --lr that `step` and `cosine` do not go below")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  group
       ->add_option("--clip", settings.clip_after,
                    "largest norm of the mean gradient, after synchronising")
       ->check(CLI::NonNegativeNumber);
@@ -87,6 +97,12 @@ void add_optimizer_flags(CLI::App& app, Settings& settings) {
       ->check(CLI::NonNegativeNumber);
 }
 
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text.append(text.empty() ? "" : ",").append(word);
+  return text;
+}
+
 void add_compression_flags(CLI::App& app, CompressionSettings& compression) {
   const std::map<std::string, Choice> choices = {
       {"auto", Choice::kAuto}, {"on", Choice::kOn}, {"off", Choice::kOff}};
@@ -95,6 +111,11 @@ void add_compression_flags(CLI::App& app, CompressionSettings& compression) {
       ->capture_default_str();
   group->add_option("--plan", compression.plan,
                     "auto (measure, decide, go back where it does not pay) or a plan's file");
+  group
+      ->add_option("--auto-codecs", compression.auto_codecs,
+                   "what --plan auto may choose from, comma-separated; default: " +
+                       joined(AutoOptions{}.codecs))
+      ->delimiter(',');
   group
       ->add_option("--momentum-correction", compression.momentum_correction,
                    "momentum accumulates before a sparsifier: auto, on or off")
@@ -110,8 +131,15 @@ void add_compression_flags(CLI::App& app, CompressionSettings& compression) {
       ->check(CLI::NonNegativeNumber);
   group
       ->add_option("--falling-epochs", compression.falling_epochs,
-                   "epochs after those in which a sparsifier's ratio falls to its own")
-      ->check(CLI::Range(0U, 100000U));
+                   "epochs after those, parts of one too, in which a sparsifier's ratio falls to "
+                   "its own")
+      ->check(CLI::Range(0.0, 100000.0));
+  group
+      ->add_option("--falling-stages", compression.falling_stages,
+                   "equal parts of --falling-epochs, a ratio each; default: one per epoch")
+      ->check(CLI::Range(1U, 1000U));
+  group->add_option("--least-elements", compression.least_elements, "smaller tensors travel raw")
+      ->capture_default_str();
   group->add_flag("--dense-output", compression.dense_output, "the output layer travels raw");
   group->add_flag("!--no-overlap", compression.overlap, "send after backward, in a row");
   group->add_flag("!--no-fusion", compression.fusion, "a message per tensor");
@@ -172,8 +200,16 @@ void add_run_flags(CLI::App& app, Settings& settings) {
   group->add_option("--save-every", settings.save_every, "and every so many steps")
       ->check(CLI::Range(std::int64_t{1}, kMany));
   group->add_option("--resume", settings.resume, "go on from the checkpoint in this folder");
+  group->add_option("--write-plan", settings.write_plan,
+                    "write what ran at the end to this file, for --plan FILE");
   group->add_option("--record-trace", settings.record_trace,
                     "write when gradients became ready to this file, for gradpress plan");
+  group->add_option("--record-gradients", settings.record_gradients,
+                    "write rank 0's gradients of the first steps to this file, for gradpress "
+                    "replay");
+  group->add_option("--gradient-steps", settings.gradient_steps, "how many steps of them")
+      ->check(CLI::Range(1U, 1000U))
+      ->capture_default_str();
 }
 
 std::string typed(int argc, char** argv) {

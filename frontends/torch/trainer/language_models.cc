@@ -1,7 +1,9 @@
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +19,19 @@ std::int64_t or_else(std::int64_t value, std::int64_t fallback) {
   return value == 0 ? fallback : value;
 }
 
+}  // namespace
+
+Dropout::Dropout(double part)
+    : keeps_(1.0 - part), generator_(at::make_generator<at::CPUGeneratorImpl>(0)) {}
+
+void Dropout::seed(std::uint64_t seed) { generator_.set_current_seed(seed); }
+
+torch::Tensor Dropout::operator()(const torch::Tensor& x) {
+  return x * torch::empty_like(x).bernoulli_(keeps_, generator_).div_(keeps_);
+}
+
+namespace {
+
 /// Every sample begins with an empty state, so that samples can be taken in any order.
 class LstmModel final : public Model {
  public:
@@ -27,13 +42,24 @@ class LstmModel final : public Model {
                                                  .num_layers(or_else(settings.layers, 1))
                                                  .batch_first(true)));
     output_ = register_module("output", nn::Linear(hidden, shape.classes));
+    if (settings.dropout > 0.0) dropout_.emplace(settings.dropout);
   }
+  void seed_dropout(std::uint64_t seed) override {
+    if (dropout_) dropout_->seed(seed);
+  }
+  // Before and after the stack. Between its layers torch would draw from the generator that all
+  // workers of a process share.
   torch::Tensor forward(const torch::Tensor& inputs) override {
-    const auto states = std::get<0>(lstm_->forward(embedding_->forward(inputs)));
-    return output_->forward(states.flatten(0, 1));
+    const bool drops = dropout_ && is_training();
+    auto x = embedding_->forward(inputs);
+    if (drops) x = (*dropout_)(x);
+    x = std::get<0>(lstm_->forward(x));
+    if (drops) x = (*dropout_)(x);
+    return output_->forward(x.flatten(0, 1));
   }
 
  private:
+  std::optional<Dropout> dropout_;
   nn::Embedding embedding_{nullptr};
   nn::LSTM lstm_{nullptr};
   nn::Linear output_{nullptr};
@@ -50,9 +76,14 @@ class TransformerBlockImpl final : public nn::Module {
     wide_ = register_module("wide", nn::Linear(hidden, 4 * hidden));
     narrow_ = register_module("narrow", nn::Linear(4 * hidden, hidden));
   }
-  torch::Tensor forward(const torch::Tensor& inputs, const torch::Tensor& future) {
-    const auto x = inputs + attention(norm1_->forward(inputs), future);
-    return x + narrow_->forward(torch::gelu(wide_->forward(norm2_->forward(x))));
+  /// `dropout`, where there is one, takes what is added to the stream.
+  torch::Tensor forward(const torch::Tensor& inputs, const torch::Tensor& future,
+                        Dropout* dropout) {
+    const auto dropped = [&](const torch::Tensor& x) {
+      return dropout != nullptr ? (*dropout)(x) : x;
+    };
+    const auto x = inputs + dropped(attention(norm1_->forward(inputs), future));
+    return x + dropped(narrow_->forward(torch::gelu(wide_->forward(norm2_->forward(x)))));
   }
 
  private:
@@ -94,16 +125,23 @@ class TransformerModel final : public Model {
     output_ = register_module("output", nn::Linear(hidden, shape.classes));
     const torch::NoGradGuard guard;
     for (auto& weight : {embedding_->weight, position_->weight}) weight.mul_(0.02);
+    if (settings.dropout > 0.0) dropout_.emplace(settings.dropout);
+  }
+  void seed_dropout(std::uint64_t seed) override {
+    if (dropout_) dropout_->seed(seed);
   }
   torch::Tensor forward(const torch::Tensor& inputs) override {
     const std::int64_t sequence = inputs.size(1);
     const auto future = torch::ones({sequence, sequence}, torch::kBool).triu(1);
     auto x = embedding_->forward(inputs) + position_->forward(torch::arange(sequence));
-    for (auto& block : blocks_) x = block->forward(x, future);
+    Dropout* const dropout = dropout_ && is_training() ? &*dropout_ : nullptr;
+    if (dropout != nullptr) x = (*dropout)(x);
+    for (auto& block : blocks_) x = block->forward(x, future, dropout);
     return output_->forward(norm_->forward(x).flatten(0, 1));
   }
 
  private:
+  std::optional<Dropout> dropout_;
   nn::Embedding embedding_{nullptr};
   nn::Embedding position_{nullptr};
   std::vector<TransformerBlock> blocks_;

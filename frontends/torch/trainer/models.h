@@ -1,10 +1,12 @@
 // The models of `gradpress train`. Every output layer is named `output`, so that one rule finds it.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <gradpress/status.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,9 +17,24 @@
 
 namespace gradpress::trainer {
 
-/// Threads: one at a time, after it was made; forward() draws no random numbers.
+/// Zeroes a part of what it is given, and scales the rest so that the mean stays. Draws from a
+/// generator of its own.
+class Dropout {
+ public:
+  explicit Dropout(double part);
+  void seed(std::uint64_t seed);
+  torch::Tensor operator()(const torch::Tensor& x);
+
+ private:
+  double keeps_;
+  at::Generator generator_;
+};
+
+/// Threads: one at a time, after it was made; forward() draws from no generator that others use.
 class Model : public torch::nn::Module {
  public:
+  /// What the next forward() drops while training depends on this alone. Without dropout: nothing.
+  virtual void seed_dropout(std::uint64_t seed) { static_cast<void>(seed); }
   /// What batches hold in, one row of logits per target out: [n, classes], or [n · sequence,
   /// classes].
   virtual torch::Tensor forward(const torch::Tensor& inputs) = 0;

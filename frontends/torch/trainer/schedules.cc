@@ -35,7 +35,7 @@ double learning_rate(const OptimizerSettings& optimizer, const ScheduleSettings&
   }
   const std::int64_t rest = std::max<std::int64_t>(steps - schedule.warmup_steps, 1);
   const double part = static_cast<double>(step - schedule.warmup_steps) / static_cast<double>(rest);
-  return optimizer.lr * factor(schedule, part);
+  return optimizer.lr * std::max(factor(schedule, part), schedule.floor);
 }
 
 Result<CodecSchedule> CodecSchedule::make(const CompressionSettings& settings,
@@ -44,7 +44,7 @@ Result<CodecSchedule> CodecSchedule::make(const CompressionSettings& settings,
   std::vector<Stage> stages;
   std::int64_t begin = std::llround(settings.dense_epochs * static_cast<double>(steps_per_epoch));
   if (begin > 0) stages.push_back({.begin = 0, .codec = "none"});
-  if (settings.falling_epochs > 0) {
+  if (settings.falling_epochs > 0.0) {
     const std::size_t colon = codec.find(':');
     double ratio = 0.0;
     const bool has_ratio =
@@ -56,10 +56,18 @@ Result<CodecSchedule> CodecSchedule::make(const CompressionSettings& settings,
                   ": wanted a codec with a ratio, such as dgc:0.001, got ", codec);
     }
     const std::size_t end = std::min(codec.find(':', colon + 1), codec.size());
-    for (unsigned i = 0; i < settings.falling_epochs; ++i) {
-      const double now = std::pow(ratio, (i + 1.0) / (settings.falling_epochs + 1.0));
+    const std::int64_t first = begin;
+    const double steps = settings.falling_epochs * static_cast<double>(steps_per_epoch);
+    const unsigned count = settings.falling_stages > 0
+                               ? settings.falling_stages
+                               : static_cast<unsigned>(std::ceil(settings.falling_epochs));
+    for (unsigned i = 0; i < count; ++i) {
+      const double now = std::pow(ratio, (i + 1.0) / (count + 1.0));
+      const std::int64_t next = first + std::llround(steps * (i + 1.0) / count);
+      // More stages than steps: some have none.
+      if (next == begin) continue;
       stages.push_back({.begin = begin, .codec = with_ratio(codec, colon + 1, end, now)});
-      begin += steps_per_epoch;
+      begin = next;
     }
   }
   stages.push_back({.begin = begin, .codec = codec});

@@ -16,7 +16,7 @@ namespace gradpress::trainer {
 double learning_rate(const OptimizerSettings& optimizer, const ScheduleSettings& schedule,
                      std::int64_t step, std::int64_t steps);
 
-/// A sparsifier's warm-up: dense, then ratios that fall exponentially to its own, an epoch each.
+/// A sparsifier's warm-up: dense, then ratios that fall exponentially to its own.
 class CodecSchedule {
  public:
   /// Errors: kInvalidArgument: falling epochs for a codec without a ratio.

@@ -23,6 +23,11 @@ Status check_compression(const Settings& settings) {
     return Status::error(Code::kInvalidArgument, "--plan ", compression.plan, " and --codec ",
                          compression.codec, ": wanted one of them");
   }
+  if (!compression.auto_codecs.empty() && compression.plan != "auto") {
+    return Status::error(
+        Code::kInvalidArgument, "--auto-codecs goes with --plan auto, got ",
+        compression.plan.empty() ? "--codec " + compression.codec : "--plan " + compression.plan);
+  }
   const bool warms = compression.dense_epochs > 0.0 || compression.falling_epochs > 0;
   if (warms && !compression.plan.empty()) {
     return Status::error(Code::kInvalidArgument,
@@ -66,6 +71,12 @@ Status check(const Settings& settings) {
   if (settings.save_every > 0 && settings.save.empty()) {
     return Status::error(Code::kInvalidArgument, "--save-every ", settings.save_every,
                          ": wanted --save FOLDER with it");
+  }
+  if (settings.model.dropout > 0.0 && settings.model.name != "lstm-lm" &&
+      settings.model.name != "transformer-lm") {
+    return Status::error(Code::kInvalidArgument,
+                         "--dropout: wanted --model lstm-lm or transformer-lm, got ",
+                         settings.model.name);
   }
   return check_compression(settings);
 }

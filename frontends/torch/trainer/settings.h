@@ -16,6 +16,7 @@ struct ModelSettings {
   std::int64_t layers = 0;  ///< hidden layers, LSTM layers, transformer blocks
   std::int64_t hidden = 0;  ///< units of a hidden layer
   std::int64_t heads = 0;   ///< of attention
+  double dropout = 0.0;     ///< of language models
 };
 
 struct DataSettings {
@@ -44,19 +45,23 @@ struct ScheduleSettings {
   std::int64_t warmup_steps = 0;               ///< the rate grows linearly from lr / warmup_steps
   std::vector<double> decay_at = {0.5, 0.75};  ///< of `step`: parts of the run
   double decay = 0.1;                          ///< of `step`: factor at each of them
+  double floor = 0.0;                          ///< part of the rate that no schedule goes below
 };
 
 enum class Choice : std::uint8_t { kAuto, kOn, kOff };
 
 struct CompressionSettings {
   std::string codec = "none";
-  std::string plan = {};  ///< "auto" or a plan's file; goes before `codec`
+  std::string plan = {};                      ///< "auto" or a plan's file; goes before `codec`
+  std::vector<std::string> auto_codecs = {};  ///< what "auto" may choose from; none: the engine's
   Choice momentum_correction = Choice::kAuto;
   bool masking = true;
-  double local_clip = 0.0;      ///< norm of the summed gradient, tensor by tensor; 0: none
-  double dense_epochs = 0.0;    ///< uncompressed at the start
-  unsigned falling_epochs = 0;  ///< after those: the ratio falls to the codec's own
-  bool dense_output = false;    ///< the output layer travels raw
+  double local_clip = 0.0;              ///< norm of the summed gradient, tensor by tensor; 0: none
+  double dense_epochs = 0.0;            ///< uncompressed at the start
+  double falling_epochs = 0.0;          ///< after those: the ratio falls to the codec's own
+  unsigned falling_stages = 0;          ///< in so many equal parts; 0: one per epoch
+  std::uint64_t least_elements = 1024;  ///< smaller tensors travel raw
+  bool dense_output = false;            ///< the output layer travels raw
   bool overlap = true;
   bool fusion = true;
 };
@@ -89,9 +94,12 @@ struct Settings {
   std::string json = {};
   std::string save = {};  ///< folder
   std::int64_t save_every = 0;
-  std::string resume = {};  ///< folder
+  std::string resume = {};      ///< folder
+  std::string write_plan = {};  ///< what ran at the end
   std::string record_trace = {};
   unsigned trace_steps = 50;
+  std::string record_gradients = {};
+  unsigned gradient_steps = 4;
   std::string command = {};  ///< as typed, for the record
 };
 

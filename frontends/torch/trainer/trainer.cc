@@ -43,7 +43,8 @@ Result<std::vector<World>> make_worlds(const WorkerSettings& settings) {
 
 /// Before long work whose result would otherwise be lost.
 Status check_outputs(const Settings& settings) {
-  for (const std::string& file : {settings.json, settings.record_trace}) {
+  for (const std::string& file :
+       {settings.json, settings.record_trace, settings.record_gradients, settings.write_plan}) {
     const auto folder = std::filesystem::path(file).parent_path();
     if (!folder.empty() && !std::filesystem::is_directory(folder)) {
       return Status::error(Code::kInvalidArgument, file, ": there is no folder ", folder.string());

@@ -15,6 +15,7 @@
 #include "checkpoint.h"
 #include "compression.h"
 #include "optimizer.h"
+#include "random.h"
 #include "sampler.h"
 #include "schedules.h"
 
@@ -23,6 +24,12 @@ namespace gradpress::trainer {
 namespace {
 
 constexpr std::int64_t kTestBatch = 250;
+/// How long an interrupt may wait for the step at which all ranks look for it. A look is a message
+/// of a few bytes, which would be felt in steps of a millisecond.
+constexpr double kAskEveryS = 0.2;
+constexpr double kMostUnasked = 1000.0;
+/// Far from the sampler's, which counts epochs.
+constexpr std::uint64_t kDropoutPurpose = 1ULL << 63U;
 
 using Seconds = std::chrono::duration<double>;
 double now_s() { return Seconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -74,6 +81,7 @@ std::string identity_of(const Settings& settings, unsigned workers) {
        << " x " << settings.accumulate << ", seed " << settings.seed << ", codec "
        << (settings.compression.plan.empty() ? settings.compression.codec
                                              : settings.compression.plan);
+  if (model.dropout > 0.0) text << ", dropout " << model.dropout;
   return text.str();
 }
 
@@ -98,8 +106,12 @@ class Worker {
   Status resume();
   Status check_same_step();
   Result<double> step();
+  /// Its own for every backward of every worker; a run that goes on draws what it would have drawn.
+  std::uint64_t dropout_seed(std::int64_t part) const;
   Status change_codec();
-  /// Means over the workers of what happened since the last log. Sets stopping_.
+  /// Whether anyone asked for an end; the same answer everywhere. Sets stopping_ and asks_at_.
+  Status agree_to_stop();
+  /// Means over the workers of what happened since the last log.
   Status log(bool evaluates);
   Result<double> evaluate();
   Status save();
@@ -133,6 +145,7 @@ class Worker {
   double loss_sum_ = 0.0;   // since the last log
   std::size_t logged_ = 0;  // steps of costs_ that were logged
   bool stopping_ = false;
+  std::int64_t asks_at_ = 0;  // the step after which workers agree on stopping
 };
 
 NamedTensors Worker::all_tensors() {
@@ -249,6 +262,12 @@ Status Worker::change_codec() {
   return ddp_->engine().set_codec(codec);
 }
 
+std::uint64_t Worker::dropout_seed(std::int64_t part) const {
+  const auto backward =
+      static_cast<std::uint64_t>(position_.step * settings_.accumulate + part) * ddp_->workers();
+  return Random(settings_.seed, kDropoutPurpose + backward + ddp_->rank()).next();
+}
+
 /// Returns this worker's loss.
 Result<double> Worker::step() {
   if (Status status = change_codec(); !status) return tl::unexpected(status);
@@ -259,6 +278,7 @@ Result<double> Worker::step() {
     std::optional<ddp::DataParallel::NoSync> no_sync;
     if (part + 1 < settings_.accumulate) no_sync.emplace(*ddp_);
     const Batch batch = shared_.data.train_batch(sampler_->indices(position_.step, part));
+    model_->seed_dropout(dropout_seed(part));
     auto loss = torch::nll_loss(torch::log_softmax(model_->forward(batch.inputs), 1),
                                 batch.targets.flatten());
     if (settings_.accumulate > 1) loss = loss / static_cast<double>(settings_.accumulate);
@@ -282,14 +302,23 @@ Result<double> Worker::step() {
   return loss_sum;
 }
 
+Status Worker::agree_to_stop() {
+  std::array<double, 2> means = {shared_.stop.load() ? 1.0 : 0.0, 1e-3 * costs_.back().ms};
+  if (Status status = ddp_->mean(means); !status) return status;
+  stopping_ = means[0] > 0.0;
+  // From the agreed time of a step, so that all ask after the same one. A frozen process has steps
+  // of no use for that, hence the limit.
+  const double steps = std::clamp(kAskEveryS / std::max(means[1], 1e-6), 1.0, kMostUnasked);
+  asks_at_ = position_.step + std::llround(steps);
+  return {};
+}
+
 Status Worker::log(bool evaluates) {
   const std::size_t fresh = costs_.size() - logged_;
-  std::array<double, 2> means = {loss_sum_ / static_cast<double>(fresh),
-                                 shared_.stop.load() ? 1.0 : 0.0};
+  std::array<double, 1> means = {loss_sum_ / static_cast<double>(fresh)};
   if (Status status = ddp_->mean(means); !status) return status;
-  stopping_ = means[1] > 0.0;
   HistoryPoint point{.step = position_.step, .seconds = position_.seconds, .loss = means[0]};
-  if (evaluates || stopping_) {
+  if (evaluates) {
     const auto value = evaluate();
     if (!value) return value.error();
     point.metric_value = *value;
@@ -416,18 +445,31 @@ Status Worker::finish() {
       return status;
     }
   }
+  if (!settings_.write_plan.empty()) {
+    if (Status status = save_plan(settings_.write_plan, engine.plan()); !status) return status;
+  }
+  if (!settings_.record_gradients.empty()) {
+    const Status status = write_gradients(settings_.record_gradients, engine.recorded_gradients());
+    if (!status) return status;
+  }
   return settings_.json.empty() ? Status() : write_record(settings_.json, settings_, record_);
 }
 
 Result<Record> Worker::run(World world) {
   if (Status status = prepare(std::move(world)); !status) return tl::unexpected(status);
   if (!settings_.record_trace.empty()) ddp_->engine().record_trace(settings_.trace_steps);
+  if (!settings_.record_gradients.empty() && speaks()) {
+    ddp_->engine().record_gradients(settings_.gradient_steps);
+  }
   while (position_.step < steps_ && !stopping_) {
     const auto loss = step();
     if (!loss) return tl::unexpected(loss.error());
     loss_sum_ += *loss;
     const std::int64_t done = position_.step;
-    const bool evaluates = done % eval_every_ == 0 || done == steps_;
+    if (done >= asks_at_) {
+      if (Status status = agree_to_stop(); !status) return tl::unexpected(status);
+    }
+    const bool evaluates = done % eval_every_ == 0 || done == steps_ || stopping_;
     if (evaluates || done % settings_.log_every == 0) {
       if (Status status = log(evaluates); !status) return tl::unexpected(status);
     }

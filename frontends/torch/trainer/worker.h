@@ -20,7 +20,7 @@ struct Shared {
   const Settings& settings;
   const Dataset& data;
   Console& console;
-  /// Set by anyone at any time: all workers end together, at the next step that is logged.
+  /// Set by anyone at any time: all workers end together, at a step within a fraction of a second.
   const std::atomic<bool>& stop;
 };
 
