@@ -1,18 +1,20 @@
 """One rank of the bench: steps under DDP, with every way to synchronise in turn.
 
-    worker.py MODEL RATE_MBIT SECONDS SETTING...
+    worker.py '{"model": "lstm", "mode": "replay", "rate_mbit": 1000, "seconds": 4, "settings": ["ddp", "auto"]}'
 
-Forward and backward are timed waits, 100 ms a step in all: each gradient is due at a fixed time after the step began,
-whatever hooks do; there is no optimizer.
-All settings share one process, and their rounds alternate. Rank 0 prints one line of JSON.
+replay: forward and backward are timed waits, 100 ms a step in all: each gradient is due at a fixed time after the step
+began, whatever hooks do; there is no optimizer. training: forward, backward and SGD of the real model.
+All settings share one process, and their blocks of steps take turns. Rank 0 prints one line of JSON.
 """
 import contextlib
 import json
 import os
+import re
+import statistics
 import sys
 import time
 
-import shapes
+import models
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -22,8 +24,11 @@ FORWARD_S, STEP_S = 0.033, 0.100
 BUCKET_MB = 25
 TORCH_START = 2
 MOST_BUCKETS = 12
-AUTO_STEPS = 45
-ROUNDS = 3
+# auto must have decided by then.
+MOST_AUTO_STEPS = 400
+UNDECIDED = ("watching", "measuring", "trying")
+BLOCKS = 12
+LEAST_STEPS = 3
 
 
 class Clock:
@@ -39,7 +44,7 @@ CLOCK = Clock()
 
 
 class Due(torch.autograd.Function):
-    """A layer whose gradient comes at its time."""
+    """A layer whose gradient comes at its time. It is handed over without a copy: the accelerator's own memory."""
 
     @staticmethod
     def forward(ctx, token, parameter, gradient, due):
@@ -49,7 +54,7 @@ class Due(torch.autograd.Function):
     @staticmethod
     def backward(ctx, token):
         CLOCK.wait_until(ctx.due)
-        return token, ctx.gradient, None, None
+        return token, ctx.gradient.detach(), None, None
 
 
 class Replay(torch.nn.Module):
@@ -67,6 +72,47 @@ class Replay(torch.nn.Module):
         return token
 
 
+class Replayed:
+    """Steps of an emulated accelerator."""
+
+    def __init__(self, name):
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        of_model = [parameter.shape for parameter in models.build(name).parameters()]
+        self.weights = [torch.zeros(shape) for shape in of_model]
+        self.gradients = [torch.randn(shape, generator=generator) for shape in of_model]
+
+    def module(self):
+        return Replay(self.weights, self.gradients)
+
+    def step(self, net):
+        net.zero_grad(set_to_none=True)
+        token = torch.ones(1, requires_grad=True)
+        CLOCK.begin = time.perf_counter()
+        net(token).backward()
+        return time.perf_counter() - CLOCK.begin
+
+
+class Trained:
+    """Steps of the real model on one batch."""
+
+    def __init__(self, name):
+        self.name = name
+        self.inputs, self.labels = models.batch(name, dist.get_rank())
+        self.optimizers = {}
+
+    def module(self):
+        return models.build(self.name)
+
+    def step(self, net):
+        if net not in self.optimizers:
+            self.optimizers[net] = torch.optim.SGD(net.parameters(), lr=1e-3)
+        begin = time.perf_counter()
+        self.optimizers[net].zero_grad(set_to_none=True)
+        torch.nn.functional.cross_entropy(net(self.inputs), self.labels).backward()
+        self.optimizers[net].step()
+        return time.perf_counter() - begin
+
+
 def torch_powersgd(net):
     """torch's own, with a process group per bucket: it issues collectives from callbacks, which Gloo pairs by order."""
     groups = [dist.new_group() for _ in range(MOST_BUCKETS)]
@@ -81,27 +127,6 @@ def torch_powersgd(net):
         done[0] += bucket.is_last()
         return future
     net.register_comm_hook(None, hook)
-
-
-class Replayed:
-    """Steps of an emulated accelerator."""
-
-    def __init__(self, name):
-        generator = torch.Generator().manual_seed(dist.get_rank())
-        of_model = shapes.MODELS[name]()
-        self.weights = [torch.zeros(shape) for shape in of_model]
-        self.gradients = [torch.randn(shape, generator=generator) for shape in of_model]
-        self.megabytes = sum(4 * weight.numel() for weight in self.weights) / 1e6
-
-    def module(self):
-        return Replay(self.weights, self.gradients)
-
-    def step(self, net):
-        net.zero_grad(set_to_none=True)
-        token = torch.ones(1, requires_grad=True)
-        CLOCK.begin = time.perf_counter()
-        net(token).backward()
-        return time.perf_counter() - CLOCK.begin
 
 
 def make(setting, job):
@@ -124,6 +149,18 @@ def run_step(setting, net, job):
         return job.step(net)
 
 
+def begin(setting, net, state, job):
+    """The steps that DDP's buckets and the codecs need to begin, and those in which auto decides; how many."""
+    steps = 4
+    for _ in range(steps):
+        run_step(setting, net, job)
+    while setting == "auto" and any(word in state.summary().splitlines()[0] for word in UNDECIDED):
+        assert steps < MOST_AUTO_STEPS, f"auto has not decided after {steps} steps: {state.summary()}"
+        run_step(setting, net, job)
+        steps += 1
+    return steps
+
+
 def verify(setting, net, job):
     """Right first: the same bits on every rank, and the mean where nothing is compressed."""
     if setting == "compute":
@@ -135,43 +172,64 @@ def verify(setting, net, job):
         other = parameter.grad.clone()
         dist.broadcast(other, 0)
         assert torch.equal(other, parameter.grad), f"{setting}: ranks differ in parameter {index}"
-        if setting in ("ddp", "none"):
+        if setting in ("ddp", "none") and isinstance(job, Replayed):
             mean = job.gradients[index] / dist.get_world_size()
             dist.all_reduce(mean)
             assert torch.allclose(mean, parameter.grad, rtol=1e-4, atol=1e-6), f"{setting}: not the mean"
 
 
-def steps_for(setting, megabytes, rate_mbit, seconds):
-    """The same on every rank: from sizes and rates alone."""
-    share = {"ddp": 1.0, "none": 1.0, "auto": 0.1, "torch-fp16": 0.6}.get(setting, 0.02)
-    share = 0.0 if setting == "compute" else share
-    estimate = STEP_S * 1.5 + share * (1.5 * 8 * megabytes / rate_mbit if rate_mbit else 0.3)
-    return max(3, min(20, int(seconds / estimate)))
+def slowest(seconds):
+    """The same number on every rank."""
+    most = torch.tensor([seconds])
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return float(most)
+
+
+def blas():
+    """Which library torch's matrix products come from."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        found = sorted({line.split()[-1] for line in maps if re.search(r"blas|mkl", line)})
+    return next((path for path in found if "openblas" in path or "mkl" in path), found[0] if found else "none")
 
 
 def main():
-    name, rate_mbit, seconds, settings = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
+    asked = json.loads(sys.argv[1])
+    settings = asked["settings"]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    job = Replayed(name)
-    nets = {setting: make(setting, job) for setting in settings}
-    for setting, (net, _) in nets.items():
-        # Those that DDP's buckets and the codecs need to begin; auto measures and plans for longer.
-        for _ in range(AUTO_STEPS if setting == "auto" else 3):
-            run_step(setting, net, job)
+    job = (Replayed if asked["mode"] == "replay" else Trained)(asked["model"])
+    nets, began, per_block = {}, {}, {}
+    for setting in settings:
+        net, state = nets[setting] = make(setting, job)
+        began[setting] = begin(setting, net, state, job)
         verify(setting, net, job)
-    times = {setting: [] for setting in settings}
-    for _ in range(ROUNDS):
-        for setting, (net, _) in nets.items():
-            dist.barrier()
-            for _ in range(-(-steps_for(setting, job.megabytes, rate_mbit, seconds) // ROUNDS)):
-                times[setting].append(run_step(setting, net, job))
-    result = {"model": name, "megabytes": round(job.megabytes, 1), "rows": [
-        {"setting": setting, "step_ms": [round(1e3 * t, 2) for t in times[setting]],
-         "running": state.summary().splitlines()[0] if state else "", "log": state.log() if state else {}}
-        for setting, (_, state) in nets.items()]}
+        # Short steps are measured often, in as many blocks as the judge wants; long ones a few times.
+        typical = statistics.median(slowest(run_step(setting, net, job)) for _ in range(LEAST_STEPS))
+        per_block[setting] = min(asked["seconds"] / typical, 6 * BLOCKS) / BLOCKS
+    blocks = {setting: [] for setting in settings}
+    for block in range(BLOCKS):
+        # Forwards and backwards in turn, so that nobody always follows the same one.
+        for setting in settings if block % 2 == 0 else settings[::-1]:
+            steps = round(per_block[setting])
+            if steps == 0:
+                steps = int(len(blocks[setting]) < max(LEAST_STEPS, per_block[setting] * BLOCKS))
+            net, _ = nets[setting]
+            times = []
+            for i in range(steps + (1 if steps and per_block[setting] >= 1 else 0)):
+                dist.barrier()
+                took = slowest(run_step(setting, net, job))
+                # The first one finds the other setting's memory in the caches.
+                if i > 0 or per_block[setting] < 1:
+                    times.append(took)
+            if times:
+                blocks[setting].append([round(1e3 * t, 2) for t in times])
+    rows = [{"setting": setting, "blocks_ms": blocks[setting], "first_steps": began[setting],
+             "running": state.summary().splitlines()[0] if state else "", "log": state.log() if state else {}}
+            for setting, (_, state) in nets.items()]
     if dist.get_rank() == 0:
-        print("RESULT " + json.dumps(result), flush=True)
+        megabytes = sum(4 * parameter.numel() for parameter in nets[settings[0]][0].parameters()) / 1e6
+        print("RESULT " + json.dumps({**asked, "megabytes": round(megabytes, 1), "blas": blas(), "rows": rows}),
+              flush=True)
     dist.barrier()
     # Without destructors: 1.13's process group can hang in its own.
     os._exit(0)

@@ -104,9 +104,10 @@ def powersgd_gives_the_gradients_of_torchs_hook():
     torchs.q_memory_dict[0] = torch.cat([
         first_factor(i, tensor[0].numel(), rank).reshape(-1) for i, tensor in matrices])
     # Without updates both hooks get the same inputs to the bit. With them the nets drift apart by rounding, and what is
-    # between them grows with every step, whatever the hooks do.
+    # between them grows with every step, whatever the hooks do. So it does, more slowly, through the factors: the more the
+    # less one batch's gradients have to do with the next one's, and by how much depends on torch's BLAS (docs/pytorch.md).
     gaps = []
-    for a, b in zip(models.train(ours, steps, start, 0.0), models.train(theirs, steps, start, 0.0)):
+    for a, b in zip(*(models.train(net, steps, start, 0.0, batches=2) for net in (ours, theirs))):
         gaps.append(models.relative(*(torch.cat([tensor.reshape(-1) for tensor in one]) for one in (a, b))))
     assert max(gaps) < 1e-4, gaps
     print(f"powersgd beside torch's hook: at most {max(gaps):.1e} apart over {steps} steps", flush=True)

@@ -29,13 +29,13 @@ def gradients(net):
     return [parameter.grad.detach().clone() for parameter in net.parameters()]
 
 
-def train(net, steps, first=0, rate=0.1):
-    """Every step's gradients, with plain SGD in between."""
+def train(net, steps, first=0, rate=0.1, batches=None):
+    """Every step's gradients, with plain SGD in between; of so many batches in turn, or of a new one in every step."""
     seen = []
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     for step in range(first, first + steps):
         optimizer.zero_grad()
-        backward(net, step)
+        backward(net, step % batches if batches else step)
         seen.append(gradients(net))
         optimizer.step()
     return seen

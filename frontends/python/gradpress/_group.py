@@ -9,7 +9,7 @@ import socket
 import struct
 import weakref
 from datetime import timedelta
-from typing import Any, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from gradpress import _core, _torch_versions
 
 Parameters = Sequence[Tuple[str, torch.Tensor]]
+AnySession = Union[_core.Session, _core.DeviceSession]
 
 # How many were made beside each process group: the same on all its ranks, because all attach in the same order.
 _made: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
@@ -32,6 +33,29 @@ _SIOCGIFADDR = 0x8915
 def _close_all() -> None:
     for session in list(_open):
         session.close()
+
+
+def device_path(parameters: Parameters, settings: Mapping[str, Any]) -> bool:
+    """Whether gradients are compressed where they are, by ATen's operators: those of a device when each codec has such a
+    path; those in host memory when the environment asks for it, which is for tests."""
+    codecs = [settings["codec"], *(codec for _, codec in settings["rules"])]
+    elsewhere = any(tensor.device.type != "cpu" for _, tensor in parameters)
+    asked = os.environ.get("GRADPRESS_DEVICE_PATH", "")
+    if asked not in ("", "aten", "host"):
+        raise ValueError(f'gradpress: GRADPRESS_DEVICE_PATH: wanted "aten", "host" or nothing, got "{asked}"')
+    if asked == "aten":
+        missing = [codec for codec in codecs if not _core.DeviceSession.can(codec)]
+        if missing:
+            raise ValueError(f"gradpress: GRADPRESS_DEVICE_PATH=aten: there is no such path for {', '.join(missing)}, only "
+                             "for none, fp16, bf16, topk, randomk, efsign, powersgd and acpsgd")
+        return True
+    return asked == "" and elsewhere and all(map(_core.DeviceSession.can, codecs))
+
+
+def open_device_session(process_group: Any, parameters: Parameters, settings: Mapping[str, Any]) -> _core.DeviceSession:
+    """For the same parameters without leaving their device; sends by the process group itself."""
+    return _core.DeviceSession(process_group, [name for name, _ in parameters], [tensor for _, tensor in parameters],
+                               dict(settings))
 
 
 def open_session(process_group: Any, parameters: Parameters, settings: Mapping[str, Any]) -> _core.Session:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from gradpress import _core, _torch_versions
-from gradpress._group import Parameters, open_session
+from gradpress._group import AnySession, Parameters, device_path, open_device_session, open_session
 from gradpress._schedule import Schedule, as_schedule
 from gradpress._trace import Recorder
 
@@ -51,8 +51,9 @@ class State:
         self._rules = [(str(pattern), str(text)) for pattern, text in rules]
         self._start = start
         self._settings = settings
-        self._session: Optional[_core.Session] = None
+        self._session: Optional[AnySession] = None
         self._loaded: Optional[Sequence[Mapping[str, Any]]] = None
+        self._rests = False  # auto decided for DDP's own way
         self._step = 0  # of the next backward
         self._epoch = 0
         self._scaler: Any = None
@@ -71,7 +72,7 @@ class State:
         first_step = self._step == 0
         if bucket.is_last():
             self._step += 1
-        if self._session is not None:
+        if self._session is not None and not self._rests:
             return self._session.push_bucket(bucket)
         if self._parameters is None:
             self._seen.extend(bucket.parameters())
@@ -95,9 +96,12 @@ class State:
             self._make_session()
         if self._scaler is not None:
             self._follow_scale(float(self._scaler.get_scale()))
-        if self._session is not None:
+        if self._session is not None and not self._rests:
             for line in self._session.take_log():
                 _log.warning("%s", line)
+            # On every rank at the same step. The engine's raw messages are fast, DDP's own are what it is compared with.
+            last = self._session.last_step() if self._codec == "auto" else None
+            self._rests = last is not None and bool(last["rests"])
 
     def _follow_scale(self, scale: float) -> None:
         if self._scale is not None and scale != self._scale and self._session is not None:
@@ -112,8 +116,9 @@ class State:
 
     def _make_session(self) -> None:
         assert self._parameters is not None
-        self._session = open_session(self._group, self._parameters,
-                                     {"codec": self._codec, "rules": self._rules, **self._settings})
+        settings = {"codec": self._codec, "rules": self._rules, **self._settings}
+        opened = open_device_session if device_path(self._parameters, settings) else open_session
+        self._session = opened(self._group, self._parameters, settings)
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
             self._give(loaded)
@@ -133,6 +138,7 @@ class State:
     def set_codec(self, codec: str) -> None:
         """Changes the codec from the next step on. Every rank calls it between the same steps. Residuals carry over."""
         self._codec = codec
+        self._rests = False
         if self._session is not None:
             self._session.set_codec(codec)
         elif self._step >= self._start and self._parameters is not None and self._wanted():
@@ -158,8 +164,10 @@ class State:
     def log(self) -> dict[str, Any]:
         """Numbers of the last step, for TensorBoard or W&B; bytes are this rank's, counted where they are sent."""
         step: dict[str, Any] = {"gradpress/step": self._step, "gradpress/codec": self._codec}
-        last = self._session.last_step() if self._session is not None else None
-        if last is not None:
+        last = self._session.last_step() if self._session is not None and not self._rests else None
+        if last is not None and "payload_bytes" in last:
+            step["gradpress/payload_bytes"] = last["payload_bytes"]
+        elif last is not None:
             raw = sum(4 * tensor.numel() for _, tensor in self._parameters or ())
             step.update({
                 "gradpress/finite": last["finite"], "gradpress/sent_bytes": last["sent_bytes"],
@@ -170,7 +178,8 @@ class State:
     def summary(self) -> str:
         """What runs, for people. Between steps."""
         if self._session is not None:
-            return f"gradpress: {self._session.running()}\n{self._session.summary()}"
+            way = "; by DDP's own all-reduce" if self._rests else ""
+            return f"gradpress: {self._session.running()}{way}\n{self._session.summary()}"
         if self._size == 1:
             return "gradpress: one worker: nothing is exchanged"
         why = f"from step {self._start} on {self._codec}" if self._wanted() else "codec none"
@@ -219,6 +228,7 @@ class State:
             raise ValueError(f"gradpress: wanted the states of all {first['world_size']} ranks, got those of "
                              f"{sorted(one['rank'] for one in states)}: the missing ones' residuals would be lost")
         self._step, self._epoch, self._scale = first["step"], first["epoch"], first["loss_scale"]
+        self._rests = False
         if first["codec"] != self._codec:
             self.set_codec(first["codec"])
         if self._session is not None:

@@ -20,8 +20,18 @@ bool is_plain(const at::Tensor& tensor) {
 
 }  // namespace
 
-GradientThread::GradientThread(std::unique_ptr<Engine> engine)
-    : engine_(std::move(engine)), thread_([this] { loop(); }) {}
+Result<std::unique_ptr<GradientThread>> GradientThread::make(const MakeEngine& make_engine) {
+  std::unique_ptr<GradientThread> made(new GradientThread());
+  auto engine = make_engine([thread = made.get()] {
+    const MutexLock lock(thread->mutex_);
+    thread->has_work_ = true;
+    thread->changed_.notify_all();
+  });
+  if (!engine) return tl::unexpected(engine.error());
+  made->engine_ = std::move(*engine);
+  made->thread_ = std::thread([thread = made.get()] { thread->loop(); });
+  return made;
+}
 
 GradientThread::~GradientThread() {
   {
@@ -29,7 +39,7 @@ GradientThread::~GradientThread() {
     stopping_ = true;
     changed_.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   // The engine first: until it is destroyed, it may still write to the gradients of open jobs.
   engine_.reset();
   if (failure_.is_ok()) {
@@ -79,15 +89,7 @@ void GradientThread::put(Job job) {
 
 void GradientThread::loop() {
   const c10::AutoGradMode no_grad(false);
-  while (true) {
-    Job job;
-    {
-      const MutexLock lock(mutex_);
-      while (jobs_.empty() && !stopping_) changed_.wait(mutex_);
-      if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
-    }
+  for (Job job; next(job); job = {}) {
     try {
       run(job);
     } catch (const std::exception& error) {
@@ -99,6 +101,25 @@ void GradientThread::loop() {
     const bool ends = job.last || !failure_.is_ok();
     open_.push_back(std::move(job));
     if (ends) tell_all();
+  }
+}
+
+bool GradientThread::next(Job& job) {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (jobs_.empty() && !stopping_ && !has_work_) changed_.wait(mutex_);
+      // What encodes goes first: others wait for its messages.
+      if (!jobs_.empty()) {
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+        return true;
+      }
+      if (stopping_) return false;
+      has_work_ = false;
+    }
+    // A failure stays the engine's, and ends the next bucket as well.
+    if (failure_.is_ok()) (void)engine_->progress();
   }
 }
 

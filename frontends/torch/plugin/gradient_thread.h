@@ -35,7 +35,10 @@ class GradientThread {
   /// Called on the thread between two steps.
   using Work = std::function<Status(Engine&)>;
 
-  explicit GradientThread(std::unique_ptr<Engine> engine);
+  /// Makes the engine with an on_work that wakes the thread.
+  using MakeEngine = std::function<Result<std::unique_ptr<Engine>>(std::function<void()> on_work)>;
+  /// Errors: the engine's.
+  static Result<std::unique_ptr<GradientThread>> make(const MakeEngine& make_engine);
   /// Ends what is under way with an error; peers that still need this worker get kPeerLost.
   ~GradientThread();
   GradientThread(const GradientThread&) = delete;
@@ -51,6 +54,8 @@ class GradientThread {
   std::optional<EngineStep> last_step() const GRADPRESS_EXCLUDES(mutex_);
 
  private:
+  GradientThread() = default;
+
   struct Job {
     std::vector<Slice> slices = {};
     bool last = false;
@@ -62,6 +67,8 @@ class GradientThread {
 
   void put(Job job) GRADPRESS_EXCLUDES(mutex_);
   void loop() GRADPRESS_EXCLUDES(mutex_);
+  /// Blocks until there is a job; does the engine's work meanwhile. False: there will be none.
+  bool next(Job& job) GRADPRESS_EXCLUDES(mutex_);
   void run(Job& job) GRADPRESS_EXCLUDES(mutex_);
   Status take(Slice& slice);
   /// Tells those who wait for this step how it ended.
@@ -80,6 +87,7 @@ class GradientThread {
   CondVar changed_;
   std::deque<Job> jobs_ GRADPRESS_GUARDED_BY(mutex_);
   bool stopping_ GRADPRESS_GUARDED_BY(mutex_) = false;
+  bool has_work_ GRADPRESS_GUARDED_BY(mutex_) = false;  ///< the engine's, while buckets are awaited
   std::optional<EngineStep> last_step_ GRADPRESS_GUARDED_BY(mutex_);
 
   std::thread thread_;  ///< last, so that all it uses is there

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "device_session.h"
 #include "raw_all_reduce.h"
 #include "session.h"
 
@@ -152,19 +153,50 @@ Settings read_settings(const py::dict& given) {
   return settings;
 }
 
-std::unique_ptr<Handle> make_session(ProcessGroup group, const std::vector<std::string>& names,
-                                     const std::vector<at::Tensor>& tensors,
-                                     const py::dict& given) {
-  Settings settings = read_settings(given);
-  settings.group.process_group = std::move(group);
+std::vector<Parameter> parameters_of(const std::vector<std::string>& names,
+                                     const std::vector<at::Tensor>& tensors) {
   if (names.size() != tensors.size()) throw py::value_error("gradpress: a name per parameter");
   std::vector<Parameter> parameters;
   for (std::size_t i = 0; i < names.size(); ++i) {
     parameters.push_back({.name = names[i], .tensor = tensors[i]});
   }
+  return parameters;
+}
+
+std::unique_ptr<Handle> make_session(ProcessGroup group, const std::vector<std::string>& names,
+                                     const std::vector<at::Tensor>& tensors,
+                                     const py::dict& given) {
+  Settings settings = read_settings(given);
+  settings.group.process_group = std::move(group);
+  const std::vector<Parameter> parameters = parameters_of(names, tensors);
   const py::gil_scoped_release unlocked;
   return std::make_unique<Handle>(
       value_of(Session::make(settings.group, parameters, std::move(settings.engine))));
+}
+
+std::unique_ptr<DeviceSession> make_device_session(ProcessGroup group,
+                                                   const std::vector<std::string>& names,
+                                                   const std::vector<at::Tensor>& tensors,
+                                                   const py::dict& given) {
+  const Settings settings = read_settings(given);
+  return value_of(
+      DeviceSession::make(std::move(group), parameters_of(names, tensors), settings.engine));
+}
+
+PyFuture push_to_device(DeviceSession& session, c10d::GradBucket& bucket) {
+  const c10::IValue value = as_object(bucket.getBuffer());
+  const py::gil_scoped_release unlocked;
+  return wrapped(value_of(session.push(bucket, value)));
+}
+
+py::dict last_device_step(const DeviceSession& session) {
+  py::dict out;
+  out["payload_bytes"] = session.payload_bytes();
+  return out;
+}
+
+py::bytes as_python(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 PyFuture push_bucket(const Handle& handle, const c10d::GradBucket& bucket) {
@@ -201,6 +233,7 @@ py::object last_step(const Handle& handle) {
   out["promised_bytes"] = step->promised.intra + step->promised.inter;
   out["exposed_us"] = step->exposed_us;
   out["unused"] = step->unused;
+  out["rests"] = step->rests;
   return out;
 }
 
@@ -209,7 +242,7 @@ py::bytes checkpoint(const Handle& handle) {
     const py::gil_scoped_release unlocked;
     return value_of(handle.get().checkpoint());
   }();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return as_python(bytes);
 }
 
 void restore(const Handle& handle, const std::string& bytes) {
@@ -228,6 +261,45 @@ PyFuture finished(const c10d::GradBucket& bucket) {
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::PyObjectType::get());
   future->markCompleted(as_object(bucket.getBuffer()));
   return wrapped(std::move(future));
+}
+
+/// With the methods of a Session, so that Python need not tell them apart.
+void bind_device_session(py::module_& module) {
+  py::class_<DeviceSession>(module, "DeviceSession")
+      .def(py::init(&make_device_session), py::arg("process_group"), py::arg("names"),
+           py::arg("parameters"), py::arg("settings"))
+      .def_static("can", &DeviceSession::can, py::arg("codec"))
+      .def("push_bucket", &push_to_device, py::arg("bucket"))
+      .def("last_step", &last_device_step)
+      .def("take_log", [](const DeviceSession&) { return std::vector<std::string>(); })
+      .def("close", [](const DeviceSession&) {})
+      .def(
+          "set_codec",
+          [](DeviceSession& session, const std::string& codec) { check(session.set_codec(codec)); },
+          py::arg("codec"))
+      .def("scale_residuals", &DeviceSession::scale_residuals, py::arg("factor"))
+      .def(
+          "residual",
+          [](const DeviceSession& session, std::size_t tensor) {
+            return value_of(session.residual(tensor));
+          },
+          py::arg("parameter"))
+      .def(
+          "add_residual",
+          [](DeviceSession& session, std::size_t tensor, const at::Tensor& residual) {
+            check(session.add_residual(tensor, residual));
+          },
+          py::arg("parameter"), py::arg("residual"))
+      .def("summary", &DeviceSession::summary)
+      .def("running", &DeviceSession::running)
+      .def("checkpoint",
+           [](const DeviceSession& session) { return as_python(session.checkpoint()); })
+      .def(
+          "restore",
+          [](DeviceSession& session, const std::string& bytes) {
+            check(session.restore(std::as_bytes(std::span(bytes))));
+          },
+          py::arg("checkpoint"));
 }
 
 }  // namespace
@@ -277,6 +349,7 @@ PYBIND11_MODULE(_core, module) {
           Unlocked())
       .def("checkpoint", &checkpoint)
       .def("restore", &restore, py::arg("checkpoint"));
+  bind_device_session(module);
   module.def("all_reduce", &all_reduce, py::arg("process_group"), py::arg("bucket"),
              py::arg("divide"), "What DDP does without a hook, bit for bit.");
   module.def("finished", &finished, py::arg("bucket"), "The bucket as it is, at once.");

@@ -6,9 +6,6 @@
 
 namespace gradpress::plugin {
 
-namespace {
-
-/// More extents than a shape has leave a flat tensor, which low-rank codecs send dense.
 Shape shape_of(const at::Tensor& tensor) {
   std::vector<std::uint64_t> extents;
   for (const std::int64_t extent : tensor.sizes()) {
@@ -18,7 +15,12 @@ Shape shape_of(const at::Tensor& tensor) {
   return shape ? *shape : Shape::flat(static_cast<std::uint64_t>(tensor.numel()));
 }
 
-}  // namespace
+Status unknown_parameter(std::size_t parameter, std::size_t bucket) {
+  return Status::error(Code::kInvalidArgument, "gradpress: parameter ", parameter, " of bucket ",
+                       bucket,
+                       " is none of the model's that was attached; attach the model again after "
+                       "its parameters were replaced");
+}
 
 void Session::Log::add(std::string_view line) {
   const MutexLock lock(mutex_);
@@ -43,9 +45,12 @@ Result<std::unique_ptr<Session>> Session::make(const C10dOptions& group,
   auto world = connect_c10d(group);
   if (!world) return tl::unexpected(world.error());
   options.log = [log = session->log_](std::string_view line) { log->add(line); };
-  auto engine = Engine::make(std::move(*world), tensors, options);
-  if (!engine) return tl::unexpected(engine.error());
-  session->thread_ = std::make_unique<GradientThread>(std::move(*engine));
+  auto thread = GradientThread::make([&](std::function<void()> on_work) {
+    options.on_work = std::move(on_work);
+    return Engine::make(std::move(*world), tensors, options);
+  });
+  if (!thread) return tl::unexpected(thread.error());
+  session->thread_ = std::move(*thread);
   return session;
 }
 
@@ -56,12 +61,7 @@ Status Session::push(const c10d::GradBucket& bucket, GradientThread::Done done) 
   slices.reserve(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto found = tensor_of_.find(parameters[i].unsafeGetTensorImpl());
-    if (found == tensor_of_.end()) {
-      return Status::error(Code::kInvalidArgument, "gradpress: parameter ", i, " of bucket ",
-                           bucket.getIndex(),
-                           " is none of the model's that was attached; attach the model again "
-                           "after its parameters were replaced");
-    }
+    if (found == tensor_of_.end()) return unknown_parameter(i, bucket.getIndex());
     slices.push_back({.tensor = found->second, .gradient = gradients[i]});
   }
   thread_->push(std::move(slices), bucket.isLast(), std::move(done));

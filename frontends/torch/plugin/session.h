@@ -27,6 +27,11 @@ struct Parameter {
   at::Tensor tensor = {};
 };
 
+/// More extents than a shape has leave a flat tensor, which low-rank codecs send dense.
+Shape shape_of(const at::Tensor& tensor);
+/// The error for a bucket's parameter that was not attached.
+Status unknown_parameter(std::size_t parameter, std::size_t bucket);
+
 /// The engine of one model over a process group, on a thread of its own.
 ///
 /// Threads: one pushes buckets; none may hold Python's lock while it calls what waits.
