@@ -1,4 +1,6 @@
 // What goes wrong, and who is told.
+#include <barrier>
+
 #include "torch/ddp_workers.h"
 
 namespace gradpress::ddp {
@@ -69,10 +71,14 @@ TEST(DataParallelMake, ThereMustBeSomethingToTrain) {
 
 TEST(DataParallelStep, ASecondBackwardBeforeSynchroniseIsAnError) {
   auto nets = make_nets(2);
+  // Who has its error must not leave before the other has its own, which would be that of a lost
+  // peer.
+  std::barrier both(2);
   run_replicas(nets, {}, [&](unsigned rank, DataParallel& ddp) {
     loss_of(nets[rank], inputs_of(0), targets_of(0)).backward();
     loss_of(nets[rank], inputs_of(1), targets_of(1)).backward();
     const auto done = ddp.synchronise();
+    both.arrive_and_wait();
     ASSERT_FALSE(done.has_value());
     EXPECT_EQ(done.error().code(), Code::kInvalidArgument);
     EXPECT_NE(done.error().message().find("NoSync"), std::string::npos) << done.error().message();
