@@ -1,5 +1,6 @@
 #include "trainer.h"
 
+#include <dlfcn.h>
 #include <torch/torch.h>
 
 #include <chrono>
@@ -53,6 +54,17 @@ Status check_outputs(const Settings& settings) {
   return {};
 }
 
+/// One thread a worker: workers share the cores already, and sums do not depend on how many threads
+/// there are. OpenBLAS keeps a count of its own; by default every product asks for all cores, and
+/// with four workers on two of them takes eight times as long.
+void compute_by_one_thread() {
+  at::set_num_threads(1);
+  using SetThreads = void (*)(int);
+  const auto set_threads =
+      reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"));
+  if (set_threads != nullptr) set_threads(1);
+}
+
 /// The cause before its consequences: a worker that failed is lost to the others.
 Status worst_of(const std::vector<Result<Record>>& results) {
   Status worst;
@@ -68,8 +80,7 @@ Status worst_of(const std::vector<Result<Record>>& results) {
 Result<Record> train(const Settings& settings, const std::atomic<bool>& stop) {
   if (Status status = check(settings); !status) return tl::unexpected(status);
   if (Status status = check_outputs(settings); !status) return tl::unexpected(status);
-  // Workers share the cores already, and sums do not depend on how many threads there are.
-  at::set_num_threads(1);
+  compute_by_one_thread();
   const auto data = open_dataset(settings.data, settings.seed);
   if (!data) return tl::unexpected(data.error());
   // All replicas are made here, in one thread: they draw from torch's generator.
