@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Hosts with shaped links on one machine, made of network namespaces.
 
-    hosts.py --hosts 4 --rate 1gbit [--workers 2] [--latency-us 100] [--cut HOST@SECONDS] -- COMMAND ...
+    hosts.py --hosts 4 --rate 1gbit [--workers 2] [--latency-us 100] [--mtu 9000] [--cut HOST@SECONDS] -- COMMAND ...
 
 Each host has a network, a host name and one card (eth0) of its own; all hang on one switch. A card sends and receives
 at the rate; what comes for one host from several is shared among them fairly. COMMAND runs as --workers processes
@@ -32,6 +32,8 @@ NETWORK = "10.213.0"
 PORT = 29500  # private to the namespaces, so nobody else can hold it
 # Ethernet 14, IPv4 20, TCP 20 and its timestamps 12.
 HEADER_BYTES = 66
+ETHERNET_BYTES = 14
+MTU = 1500
 SKIPPED = 77
 PR_SET_PDEATHSIG = 1
 
@@ -114,8 +116,9 @@ class Worker:
 class Hosts:
     """Context manager: the hosts are there inside it, and nothing of them after it."""
 
-    def __init__(self, count, rate, latency_us=0, echo=False):
+    def __init__(self, count, rate, latency_us=0, mtu=MTU, echo=False):
         self.count = count
+        self.mtu = mtu
         self.rate = bits_per_second(rate)
         self.latency_us = latency_us
         self.echo = echo
@@ -165,7 +168,8 @@ class Hosts:
         namespace = self.namespaces[host]
         packet = self._packet_bytes()
         self.switch.run("ip", "-batch", "-", text=(
-            f"link add name port{host} type veth peer name {CARD} netns {namespace.holder.pid}\n"
+            f"link add name port{host} mtu {self.mtu} type veth peer name {CARD} mtu {self.mtu} netns "
+            f"{namespace.holder.pid}\n"
             f"link set port{host} master bridge0 gso_max_size {packet} up\n"))
         # Reno keeps its window by losses alone: no measured rate that the shaper's bursts could mislead.
         namespace.run("sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv4.tcp_congestion_control=reno")
@@ -175,7 +179,7 @@ class Hosts:
     def _packet_bytes(self):
         """The largest packet that the shaper sees at once: a quarter of a millisecond on the wire, so that the token
         bucket, which must hold two of them and is free of charge, stays small."""
-        return min(max(self.rate // 32000, 3028), 65536)
+        return min(max(self.rate // 32000, 2 * (self.mtu + ETHERNET_BYTES)), 65536)
 
     def _shape(self, host):
         """Up: a token bucket at the host's card. Down: at the switch's port a class for every sender, equal shares."""
@@ -329,6 +333,7 @@ def main():
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--latency-us", type=int, default=0)
+    parser.add_argument("--mtu", type=int, default=MTU)
     parser.add_argument("--workers", type=int, default=1, help="on every host")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds")
     parser.add_argument("--cut", metavar="HOST@SECONDS", help="pulls that host's cable then")
@@ -339,7 +344,7 @@ def main():
         parser.error("wanted a command after --")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with Hosts(args.hosts, args.rate, args.latency_us, echo=True) as hosts:
+        with Hosts(args.hosts, args.rate, args.latency_us, args.mtu, echo=True) as hosts:
             if args.cut:
                 cut_later(hosts, args.cut)
             workers, counted = hosts.run(command, args.workers, args.timeout)
