@@ -31,6 +31,7 @@ BLOCKS = 12
 LEAST_STEPS = 3
 # DDP rebuilds its buckets after the first step. Steps this long tell what is typical at once.
 FIRST_STEPS, FEW_FIRST_STEPS, LONG_S = 4, 2, 2.0
+UNCOMPRESSED = ("ddp", "torch-fp16")
 
 
 class Clock:
@@ -157,7 +158,7 @@ def begin(setting, net, state, job):
     while steps < FIRST_STEPS:
         took = slowest(run_step(setting, net, job))
         steps += 1
-        if steps >= FEW_FIRST_STEPS and took > LONG_S and setting in ("ddp", "torch-fp16"):
+        if steps >= FEW_FIRST_STEPS and took > LONG_S and setting in UNCOMPRESSED:
             break
     while setting == "auto" and any(word in state.summary().splitlines()[0] for word in UNDECIDED):
         assert steps < MOST_AUTO_STEPS, f"auto has not decided after {steps} steps: {state.summary()}"
@@ -209,9 +210,10 @@ def main():
         began[setting] = begin(setting, net, state, job)
         verify(setting, net, job)
         # Short steps are measured often, in as many blocks as the judge wants; long ones a few times.
-        typical = slowest(run_step(setting, net, job))
-        if typical < LONG_S:
-            typical = statistics.median([typical, *(slowest(run_step(setting, net, job)) for _ in range(LEAST_STEPS - 1))])
+        samples = [slowest(run_step(setting, net, job))]
+        if samples[0] < LONG_S or setting not in UNCOMPRESSED:
+            samples += [slowest(run_step(setting, net, job)) for _ in range(LEAST_STEPS - 1)]
+        typical = statistics.median(samples)
         per_block[setting] = min(asked["seconds"] / typical, 6 * BLOCKS) / BLOCKS
     blocks = {setting: [] for setting in settings}
     for block in range(BLOCKS):

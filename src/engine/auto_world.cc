@@ -156,6 +156,8 @@ ProfileKey AutoWorld::key() const {
 Result<bool> AutoWorld::begin_profile(bool may_reuse, double step_us) {
   calibrator_.reset();
   cluster_.reset();
+  // What is measured between steps from here on would pass for the next step's forward.
+  recorder_.stop();
   if (may_reuse) {
     auto known = shared_profile(exchange_, profile_file(options_.automatic.cache, key()), key());
     if (!known) return tl::unexpected(known.error());

@@ -21,6 +21,8 @@ class TraceRecorder {
 
   /// From the next step on, for that many; what was recorded before is dropped.
   void start(unsigned steps);
+  /// Keeps what was recorded and records no more.
+  void stop() { left_ = 0; }
   bool is_recording() const { return left_ > 0; }
 
   /// The tensor's gradient came at `now`; the engine was left again at `done`.

@@ -55,6 +55,22 @@ TEST(Recorder, GivesMeansAndSpreadsInTheOrderOfReadiness) {
   EXPECT_NEAR(trace.tensors[1].spread_us, 10.0, 1e-3);
 }
 
+TEST(Recorder, StopsEarlyAndKeepsWhatItHas) {
+  TraceRecorder recorder(3);
+  recorder.end_step(microseconds(0), microseconds(1000));
+  recorder.start(10);
+  recorder.ready(0, microseconds(1100), microseconds(1100));
+  recorder.end_step(microseconds(1200), microseconds(1300));
+  recorder.stop();
+  EXPECT_FALSE(recorder.is_recording());
+  // A long pause between the steps is no forward any more.
+  recorder.ready(0, microseconds(9000), microseconds(9000));
+  recorder.end_step(microseconds(9100), microseconds(9200));
+  const RecordedTrace trace = recorder.trace(three());
+  EXPECT_EQ(trace.steps, 1U);
+  EXPECT_DOUBLE_EQ(trace.forward_us, 100.0);
+}
+
 TEST(Recorder, WritesTheTraceFormat) {
   TraceRecorder recorder(3);
   const std::string file =
