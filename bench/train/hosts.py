@@ -4,8 +4,9 @@
 
 Uncompressed training runs for a fixed number of steps; the result is the best that it reaches in them with every seed. The others
 have a quarter more steps, with a schedule of that length, and end when they reach it. Steps are counted unshaped, among threads; the time of a step is measured between the hosts, over Gloo. The
-product is the time; both factors are in the table. For `auto` the time of a step is that after it has decided, and its steps
-are counted with the plan that it had then (--write-plan, --plan FILE).
+product is the time; both factors are in the table. `auto` decides by time alone, so it is given the codecs that reach the result with every seed (the accuracy policy
+that its user would set); of those whose steps were not counted, all. Its time of a step is that after it has decided, and its steps are counted with
+the plan that it had then (--write-plan, --plan FILE).
 
 Each run is a file of its own in FOLDER; runs whose file is there are not run again, so that --part time can be measured on an
 idle machine and --part steps be counted on a busy one. --markdown puts the table between the marks of that file.
@@ -57,8 +58,8 @@ def task_flags(args):
 
 def measure_step(args, net, codec):
     out = file_of(args, "time", codec)
-    # Auto chooses from what it is compared with.
-    singles = ",".join(single for single in args.codecs if single.split(":")[0] not in ("none", "auto", "powersgd"))
+    singles = ",".join(single for single in args.codecs
+                       if single.split(":")[0] not in ("none", "auto", "powersgd") and None not in reached_by(args, single))
     chosen = ["--codec", codec]
     if codec == "auto":
         chosen = ["--plan", "auto", "--auto-codecs", singles, "--write-plan", str(file_of(args, "plan", codec))]
@@ -86,8 +87,8 @@ def count_steps(args, codec, seed):
     print(f"{codec} seed {seed}: {json.loads(out.read_text())['metric_value']:.2f}", flush=True)
 
 
-def measure(args):
-    missing = [codec for codec in args.codecs if not file_of(args, "time", codec).exists()]
+def measure(args, codecs):
+    missing = [codec for codec in codecs if not file_of(args, "time", codec).exists()]
     if not missing:
         return
     try:
@@ -98,8 +99,8 @@ def measure(args):
         shaped.skip(error)
 
 
-def count(args):
-    for codec in args.codecs:  # the first for all seeds: it says what the others run to
+def count(args, codecs):
+    for codec in codecs:  # the first for all seeds: it says what the others run to
         for seed in range(1, args.seeds + 1):
             if not file_of(args, f"steps{seed}", codec).exists():
                 count_steps(args, codec, seed)
@@ -116,6 +117,14 @@ def target_of(args):
     return min(max(value for _, value in run) for run in counted_runs(args, args.codecs[0]))
 
 
+def reached_by(args, codec):
+    """The step at which each counted run reached the target, None where it did not."""
+    if not counted_runs(args, args.codecs[0]):
+        return []
+    target = target_of(args)
+    return [next((step for step, value in run if value >= target), None) for run in counted_runs(args, codec)]
+
+
 def evaluations(run):
     """(step, value), larger is better."""
     sign = 1 if run["metric"] == "accuracy" else -1
@@ -127,7 +136,7 @@ def rows_of(args):
     target = target_of(args)
     rows = []
     for codec in args.codecs:
-        reached = [next((step for step, value in run if value >= target), None) for run in counted_runs(args, codec)]
+        reached = reached_by(args, codec)
         steps = statistics.median(reached) if reached and None not in reached else None
         run = timed[codec]
         rows.append({"codec": codec, "step_ms": run["step_ms"], "steps": steps, "seconds": steps * run["step_ms"] / 1e3 if steps else None,
@@ -212,10 +221,11 @@ def main():
     if args.task == "lstm" and not args.text:
         sys.exit("hosts: --task lstm: wanted --text FILE")
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.part in (None, "time"):
-        measure(args)
-    if args.part in (None, "steps"):
-        count(args)
+    for codecs in ([codec for codec in args.codecs if codec != "auto"], [codec for codec in args.codecs if codec == "auto"]):
+        if args.part in (None, "time"):
+            measure(args, codecs)
+        if args.part in (None, "steps"):
+            count(args, codecs)
     if args.part in (None, "table"):
         rows, target, text = table(args)
         print(text)
