@@ -52,7 +52,11 @@ HWY_INLINE VF reload_x(const float* g, const float* x) {
 template <bool kFeedback, class Pass>
 HWY_INLINE void each_group(const float* g, float* x, std::size_t n, Pass& pass) {
   std::size_t i = 0;
-  for (; i + kGroup <= n; i += kGroup) pass.group(g + i, kFeedback ? x + i : nullptr, i, kGroup);
+  for (; i + kGroup <= n; i += kGroup) {
+    ask_ahead(g + i);
+    if constexpr (kFeedback) ask_ahead(x + i);
+    pass.group(g + i, kFeedback ? x + i : nullptr, i, kGroup);
+  }
   if (i == n) return;
   const PaddedTail tail_g(g + i, n - i);
   PaddedTail tail_x(kFeedback ? x + i : g, kFeedback ? n - i : 0);
@@ -65,7 +69,10 @@ HWY_INLINE void each_group(const float* g, float* x, std::size_t n, Pass& pass) 
 template <class Add>
 HWY_INLINE void each_group_of(float* dst, std::size_t n, Add& add) {
   std::size_t i = 0;
-  for (; i + kGroup <= n; i += kGroup) add.group(dst + i, i, kGroup);
+  for (; i + kGroup <= n; i += kGroup) {
+    ask_ahead(dst + i);
+    add.group(dst + i, i, kGroup);
+  }
   if (i == n) return;
   PaddedTail tail(dst + i, n - i);
   add.group(tail.values, i, n - i);

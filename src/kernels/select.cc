@@ -81,6 +81,8 @@ HWY_INLINE std::size_t scan_block(const float* g, float* x, std::size_t n, const
   for (; i + kWord <= n; i += kWord) {
     std::uint64_t word = 0;
     for (std::size_t at = 0; at < kWord; at += kGroup) {
+      ask_ahead(g + i + at);
+      if constexpr (kFeedback) ask_ahead(x + i + at);
       const std::uint64_t bits = pass.group(g + i + at, kFeedback ? x + i + at : nullptr);
       word |= bits << at;
     }

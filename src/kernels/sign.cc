@@ -63,6 +63,8 @@ HWY_INLINE SignSums encode_all(const float* g, float* x, std::size_t n, SignLeve
     std::uint32_t negatives = 0;
     std::size_t i = 0;
     for (; i + kGroup <= count; i += kGroup) {
+      ask_ahead(g + begin + i);
+      if constexpr (kFeedback) ask_ahead(stored + i);
       const std::uint32_t word =
           pass.template group<true>(g + begin + i, kFeedback ? stored + i : nullptr, kGroup);
       negatives += static_cast<std::uint32_t>(std::popcount(word));
@@ -122,6 +124,7 @@ void add_levels_kernel(const std::uint8_t* bits, SignLevels levels, float* dst, 
   const VU lane_bit = hn::Shl(hn::Set(du, 1), hn::Iota(du, 0));
   std::size_t i = 0;
   for (; i + kGroup <= n; i += kGroup) {
+    ask_ahead(dst + i);
     std::uint16_t word;
     std::memcpy(&word, bits + i / 8, sizeof word);
     for (std::size_t p = 0; p < kParts; ++p) {

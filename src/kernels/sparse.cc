@@ -19,6 +19,8 @@ bool add_in_range_kernel(const float* g, float* x, std::size_t n, float limit) {
   VF worst = hn::Zero(d);
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+    ask_ahead(g + i);
+    ask_ahead(x + i);
     const VF raw = hn::LoadU(d, g + i);
     const MF fine = hn::Lt(hn::Abs(raw), bound);
     worst = hn::Or(worst, hn::IfThenZeroElse(fine, hn::Set(d, -1.0F)));
