@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/audit.h"
 #include "engine/auto_world.h"
 #include "engine/autopilot.h"
 #include "engine/checkpoint.h"
@@ -33,17 +34,10 @@ using engine::Program;
 using engine::Programs;
 using engine::Runtime;
 
-/// What the audit lets pass: the layouts are exact, so that more is a fault of ours or of a
-/// backend.
-constexpr double kAuditLimit = 0.01;
-/// After a step that was off, messages are counted one by one for so many: ACP-SGD's two kinds.
-constexpr unsigned kCloseSteps = 2;
 /// Of raw tensors among threads: two messages and their sums fit a core's second cache.
 constexpr std::uint64_t kCachedBucketBytes = 1'000'000;
 
 constexpr std::string_view kAuto = "auto";
-
-std::uint64_t total(const SentBytes& bytes) { return bytes.intra + bytes.inter; }
 
 Status internal(const std::exception& error) {
   return Status::error(Code::kInternal, "engine: ", error.what());
@@ -73,7 +67,8 @@ class PlainEngine final : public Engine {
         clock_(clock),
         exchange_(fabric_->group(plan::Phase::kFlat)),
         recorder_(tensors_.size()),
-        pilot_recorder_(tensors_.size()) {
+        pilot_recorder_(tensors_.size()),
+        audit_(options_.strict) {
     if (options_.momentum) {
       velocity_.emplace(*options_.momentum, fabric_->topology().workers(), tensors_.size());
     }
@@ -130,9 +125,8 @@ class PlainEngine final : public Engine {
   Status start_auto();
   /// Lets the autopilot look at the step that ended.
   Status steer();
-  Status audit(const EngineStep& step, const std::optional<engine::MessageBytes>& furthest);
-  /// From the next step on; strict engines always do.
-  void count_messages(unsigned steps);
+  /// Of the step that is ending; the next ones count messages as the audit wants.
+  Status audit(const engine::StepReport& report);
 
   /// `codec`, and what the rules say.
   Result<Programs> codec_programs(std::string_view codec) const;
@@ -171,9 +165,7 @@ class PlainEngine final : public Engine {
   std::size_t turn_ = 0;
   std::size_t last_turn_ = 0;
   bool in_step_ = false;
-  bool audit_warned_ = false;
-  unsigned closely_ = 0;         ///< steps in which messages are still to be counted one by one
-  std::string audit_suspicion_;  ///< what made it so
+  engine::ByteAudit audit_;
   std::optional<engine::AutoWorld> auto_world_;
   std::optional<engine::Autopilot> pilot_;  ///< with codec "auto"
   Time steered_{0};                         ///< when the autopilot was done with the last step
@@ -318,7 +310,7 @@ Status PlainEngine::install(Result<Programs> programs, std::string running) {
   }
   runtimes_ = std::move(made);
   shared_ = std::move(shared);
-  closely_ = 0;
+  audit_.start_over();
   programs_ = std::move(*programs);
   description_ = std::move(description);
   running_ = std::move(running);
@@ -387,6 +379,7 @@ Result<EngineStep> PlainEngine::end_step() {
                   .unused = report->unused};
   if (options_.record_spans) spans_.assign(report->spans.begin(), report->spans.end());
   if (velocity_ && !add_momentum()) step.finite = false;
+  const Status audited = audit(*report);
   ++step_;
   last_turn_ = turn_ % runtimes_.size();
   // A message that met NaN sends the same factors again: so do its program's others.
@@ -395,8 +388,7 @@ Result<EngineStep> PlainEngine::end_step() {
   gradient_recorder_.end_step();
   recorder_.end_step(called, done);
   pilot_recorder_.end_step(called, done);
-  Status status = audit(step, report->furthest);
-  if (status) status = steer();
+  Status status = audited ? steer() : audited;
   if (!status) return tl::unexpected(status);
   step.rests = step.finite && pilot_ && pilot_->rests();
   return step;
@@ -413,49 +405,16 @@ bool PlainEngine::add_momentum() {
   return finite;
 }
 
-Status PlainEngine::audit(const EngineStep& step,
-                          const std::optional<engine::MessageBytes>& furthest) {
-  const auto sent = static_cast<double>(total(step.sent));
-  const auto promised = static_cast<double>(total(step.promised));
-  const bool honest = std::abs(sent - promised) <= kAuditLimit * promised;
-  if (audit_warned_ || (honest && closely_ == 0)) return {};
-  if (honest) {
-    count_messages(closely_ - 1);
-    if (closely_ > 0) return {};
-    audit_warned_ = true;
-    say(audit_suspicion_ + "; the steps after it sent what was promised");
-    return {};
-  }
-  Status status = Status::error(Code::kInternal, "audit of step ", step.step, ": ", running_,
-                                " promised ", total(step.promised), " bytes, the ",
-                                fabric_->group(plan::Phase::kFlat).backend(), " backend counted ",
-                                total(step.sent));
-  if (furthest) {
-    const auto& members = program_of_last_step().messages[furthest->message].members;
-    std::string others;
-    if (members.size() > 1) others = " and " + std::to_string(members.size() - 1) + " more";
-    status = Status::error(Code::kInternal, status.message(), "; furthest off is the message of ",
-                           members.front().name, others, ", which promised ",
-                           total(furthest->promised), " and sent ", total(furthest->sent));
-  }
-  if (options_.strict) return status;
-  if (furthest || closely_ == 1) {
-    // Without any that is off, what was counted belongs to no message.
-    audit_warned_ = true;
-    say(status.message() + (furthest ? "" : "; every message sent what it promised"));
-    count_messages(0);
-  } else if (closely_ == 0) {
-    audit_suspicion_ = status.message();
-    count_messages(kCloseSteps);
-  } else {
-    count_messages(closely_ - 1);
-  }
+Status PlainEngine::audit(const engine::StepReport& report) {
+  const auto line = audit_.judge({.step = step_,
+                                  .running = running_,
+                                  .backend = fabric_->group(plan::Phase::kFlat).backend(),
+                                  .program = runtime().program(),
+                                  .report = report});
+  if (!line) return line.error();
+  if (*line) say(**line);
+  for (const auto& runtime : runtimes_) runtime->count_messages(audit_.counts_messages());
   return {};
-}
-
-void PlainEngine::count_messages(unsigned steps) {
-  closely_ = steps;
-  for (const auto& runtime : runtimes_) runtime->count_messages(steps > 0 || options_.strict);
 }
 
 Status PlainEngine::between_steps(std::string_view what) const {

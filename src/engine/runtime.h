@@ -48,6 +48,10 @@ struct RuntimeOptions {
   bool count_messages = false;
 };
 
+/// Collectives of one group that a lane starts ahead: the next one is queued while the last still
+/// runs, so that the link does not stand still while the lane wakes up.
+inline constexpr std::size_t kInFlight = 2;
+
 /// What runtimes that take turns have in common: one runs one step, another the next.
 struct RuntimeShared {
   sync::Memories memories = {};
@@ -154,6 +158,9 @@ class Runtime {
   };
   static constexpr std::uint32_t kAllMembers = 0xFFFFFFFF;
   static constexpr std::size_t kLinks = 2;
+  static constexpr plan::Lane lane_of(sync::Link link) {
+    return link == sync::Link::kIntra ? plan::Lane::kIntra : plan::Lane::kInter;
+  }
 
   Runtime(Program program, sync::Fabric& fabric, const RuntimeOptions& options, Clock& clock);
   Status prepare(RuntimeShared& shared);
@@ -179,18 +186,19 @@ class Runtime {
   void run_due_device_tasks() GRADPRESS_EXCLUDES(mutex_);
   Status flush_unready();
   void run_serially();
-  Status begin_turn(const Turn& turn, Time& runnable_at);
   SentBytes sent_by(const Turn& turn) const;
   /// What the group of a turn sent since `before`, which is this message's alone.
   void count(const Turn& turn, const SentBytes& before);
   std::optional<MessageBytes> furthest() const;
 
   void stop_lanes() GRADPRESS_EXCLUDES(mutex_);
+  // In lanes.cc.
   void host_lane() GRADPRESS_EXCLUDES(mutex_);
   void link_lane(sync::Link link) GRADPRESS_EXCLUDES(mutex_);
   /// Blocks until the turn's collective is runnable; false when the step cannot go on.
   bool await_turn(const Turn& turn, CondVar& changed) GRADPRESS_EXCLUDES(mutex_);
   bool turn_is_runnable(const Turn& turn) GRADPRESS_EXCLUDES(mutex_);
+  Status begin_turn(const Turn& turn, Time& runnable_at) GRADPRESS_EXCLUDES(mutex_);
 
   void fail_with(const Status& status) GRADPRESS_EXCLUDES(mutex_);
   Status failure() const GRADPRESS_EXCLUDES(mutex_);
