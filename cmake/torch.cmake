@@ -1,13 +1,7 @@
 # libtorch, for frontends/torch alone. gradpress_torch_sources(target): the target's sources include
 # torch's headers.
-#
-# Built by g++ alone: in C++20 clang 14 instantiates std::vector<IValue> where libtorch 1.13's List.h has
-# IValue only declared, and refuses every source that includes torch.
 set(Torch_FOUND FALSE)
-if(CMAKE_CXX_COMPILER_ID STREQUAL Clang)
-  set(GRADPRESS_WITH_TORCH OFF CACHE BOOL "Needs g++" FORCE)
-  message(STATUS "The torch front end is left out: clang cannot compile libtorch's headers in C++20")
-elseif(NOT DEFINED GRADPRESS_WITH_TORCH OR GRADPRESS_WITH_TORCH)
+if(NOT DEFINED GRADPRESS_WITH_TORCH OR GRADPRESS_WITH_TORCH)
   find_package(Torch QUIET)
 endif()
 option(GRADPRESS_WITH_TORCH "The torch front end: C++ data parallel, trainer, PyTorch plug-in" ${Torch_FOUND})
@@ -26,7 +20,8 @@ function(gradpress_torch_sources target)
     target_compile_options(${target} PRIVATE -fPIC)
   endif()
   if(target STREQUAL gradpress_ddp)
-    target_precompile_headers(${target} PRIVATE <torch/torch.h>)
+    target_precompile_headers(${target} PRIVATE
+      $<$<CXX_COMPILER_ID:Clang>:${PROJECT_SOURCE_DIR}/cmake/torch_for_clang.h> <torch/torch.h>)
   else()
     target_precompile_headers(${target} REUSE_FROM gradpress_ddp)
   endif()

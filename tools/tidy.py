@@ -44,9 +44,15 @@ def sources(build):
     return commands
 
 
+def one_target(words):
+    """The definition that leaves kernels one target. Sources with a precompiled header have no kernels, and no definition
+    that the header was compiled without."""
+    return [] if "-include-pch" in words else [ONE_TARGET]
+
+
 def fingerprint(path, directory, words, version):
     """A hash of all that the verdict on `path` depends on."""
-    listing = words[:words.index("-o")] + [ONE_TARGET, "-MM", str(path)]
+    listing = words[:words.index("-o")] + [*one_target(words), "-MM", str(path)]
     listing = [word for word in listing if word not in ("-c", "-MD")]
     text = subprocess.run(listing, cwd=directory, check=True, capture_output=True, text=True).stdout
     files = text.split(":", 1)[1].replace("\\\n", " ").split()
@@ -96,7 +102,8 @@ def check(path, build, directory, words, version, options):
         return path, "", True, 0.0
     started = time.monotonic()
     run = subprocess.run(
-        ["clang-tidy", "--quiet", *scope, "-p", str(build), f"--extra-arg={ONE_TARGET}", str(path)],
+        ["clang-tidy", "--quiet", *scope, "-p", str(build),
+         *(f"--extra-arg={word}" for word in one_target(words)), str(path)],
         capture_output=True, text=True, check=False)
     clean = run.returncode == 0
     if clean:

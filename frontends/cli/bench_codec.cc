@@ -72,6 +72,8 @@ void print_row(const std::string& name, const CodecCost& cost) {
 Json row_json(const std::string& name, const CodecCost& cost, const std::string& target) {
   return {{"codec", name},
           {"elements", cost.elements},
+          {"memcpy_us", cost.copy_us},
+          {"rounds", cost.rounds},
           {"encode_vs_memcpy", cost.encode.median},
           {"encode_min", cost.encode.least},
           {"encode_max", cost.encode.most},
@@ -134,11 +136,6 @@ Status run(const Options& options) {
     }
     for (const Json& row : compare(timer, elements, options.turns)) comparisons.push_back(row);
     gbs = timer.memcpy_gbs();
-    // Ratios are of this size's copy: with its time they become microseconds.
-    const double copy_us = 4.0 * static_cast<double>(elements) / (gbs.median * 1e3);
-    for (std::size_t i = rows.size() - codecs->size(); i < rows.size(); ++i) {
-      rows[i]["memcpy_us"] = copy_us;
-    }
     std::printf("# memcpy of %zu B: %.2f GB/s (%.2f-%.2f)\n", elements * sizeof(float), gbs.median,
                 gbs.least, gbs.most);
   }

@@ -236,7 +236,9 @@ Result<CodecCost> CodecTimer::cost(const Codec& codec, const Turns& turns) {
   if (!state) return tl::unexpected(state.error());
   Step step(codec, shape, std::move(*state));
 
-  CodecCost cost{.elements = elements_, .feedback = step.state().has_feedback()};
+  CodecCost cost{.elements = elements_,
+                 .feedback = step.state().has_feedback(),
+                 .rounds = codec.traits().rounds};
   Status status;
   const double unit = copy_seconds(0);
   cost.first_encode = seconds_of([&] { status = step.encode(gradients_[0]); }) / unit;
@@ -263,6 +265,7 @@ Result<CodecCost> CodecTimer::cost(const Codec& codec, const Turns& turns) {
   const double median_copy = spread_of(copies).median;
   cost.encode = divided(spread_of(encodes), median_copy);
   cost.decode = divided(spread_of(decodes), median_copy);
+  cost.copy_us = median_copy * 1e6;
   cost.payload_bytes = step.payload_bytes();
   return cost;
 }

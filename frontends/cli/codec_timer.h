@@ -24,13 +24,15 @@ struct Turns {
   unsigned warmup = 2;
 };
 
-/// All times in copies: 1.0 is one memcpy of the gradient.
+/// Times in copies: 1.0 is one memcpy of the gradient, of those between the turns the median.
 struct CodecCost {
   std::size_t elements = 0;
   bool feedback = false;      ///< whether the encode carried a residual
   double first_encode = 0.0;  ///< the first encode of a fresh state
+  unsigned rounds = 1;        ///< that one step encodes in
   Spread encode = {};         ///< all rounds of one step
   Spread decode = {};         ///< decode-add of one payload
+  double copy_us = 0.0;       ///< what one copy took
   std::size_t payload_bytes = 0;
 };
 

@@ -112,36 +112,35 @@ std::vector<Check> look_around() {
   return checks;
 }
 
-/// A codec's time at one size, in microseconds.
-plan::CostPoint point_of(const CodecCost& cost, double copy_us) {
+/// A codec's time at one size: the least of a few short turns, since what else a machine does
+/// meanwhile says nothing of the codec. The cost model wants that of one encode.
+plan::CostPoint point_of(const CodecCost& cost) {
   return {.elements = cost.elements,
-          .encode_us = cost.encode.median * copy_us,
-          .decode_us = cost.decode.median * copy_us};
+          .encode_us = cost.encode.least * cost.copy_us / cost.rounds,
+          .decode_us = cost.decode.least * cost.copy_us};
 }
 
 struct Speeds {
   double memcpy_gbs = 0.0;
   std::vector<std::vector<plan::CostPoint>> points = {};  ///< by codec, of both sizes
+  std::vector<unsigned> rounds = {};                      ///< by codec: encodes of one step
 };
 
 /// Errors: CodecTimer's: a codec that gives a wrong answer here.
 Result<Speeds> measure_speeds(const std::vector<std::string>& texts) {
-  Speeds speeds{.points = std::vector<std::vector<plan::CostPoint>>(texts.size())};
+  Speeds speeds{.points = std::vector<std::vector<plan::CostPoint>>(texts.size()),
+                .rounds = std::vector<unsigned>(texts.size())};
   for (const std::size_t elements : {kSmall, kLarge}) {
     CodecTimer timer(elements);
-    std::vector<CodecCost> costs;
-    for (const std::string& text : texts) {
-      const auto codec = make_codec(text);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const auto codec = make_codec(texts[i]);
       if (!codec) return tl::unexpected(codec.error());
-      const auto cost = timer.cost(**codec, {.timed = 3, .warmup = 1});
+      const auto cost = timer.cost(**codec, {.timed = 9, .warmup = 1});
       if (!cost) return tl::unexpected(cost.error());
-      costs.push_back(*cost);
+      speeds.points[i].push_back(point_of(*cost));
+      speeds.rounds[i] = cost->rounds;
     }
-    speeds.memcpy_gbs = timer.memcpy_gbs().median;
-    const double copy_us = 4.0 * static_cast<double>(elements) / (speeds.memcpy_gbs * 1e3);
-    for (std::size_t i = 0; i < costs.size(); ++i) {
-      speeds.points[i].push_back(point_of(costs[i], copy_us));
-    }
+    speeds.memcpy_gbs = timer.memcpy_gbs().most;
   }
   return speeds;
 }
@@ -244,7 +243,7 @@ void print_judgements(const std::vector<Judgement>& judgements, const Speeds& sp
     const plan::CostPoint& point = speeds.points[i].back();
     const double bytes = 4.0 * static_cast<double>(point.elements);
     std::printf("  %-14s %11.2f %11.2f %11.1f %6.0f %%  %s\n", judgements[i].codec.c_str(),
-                bytes / (point.encode_us * 1e3), bytes / (point.decode_us * 1e3),
+                bytes / (point.encode_us * speeds.rounds[i] * 1e3), bytes / (point.decode_us * 1e3),
                 judgements[i].step_us / 1e3, 100.0 * judgements[i].step_us / judgements[i].raw_us,
                 judgements[i].pays() ? "pays" : "");
   }
@@ -267,6 +266,7 @@ Json to_json(const std::vector<Judgement>& judgements, const Speeds& speeds) {
     const plan::CostPoint& point = speeds.points[i].back();
     rows.push_back({{"codec", judgements[i].codec},
                     {"elements", point.elements},
+                    {"rounds", speeds.rounds[i]},
                     {"encode_us", point.encode_us},
                     {"decode_us", point.decode_us},
                     {"step_us", judgements[i].step_us},
@@ -334,9 +334,9 @@ void add_doctor(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_option("--json", arguments->json, "also write the figures to this file");
   verb->footer(
-      "Codecs are verified and timed on this machine; what a step would take is computed by the\n"
-      "cost model for one gradient of 25 MB with nothing beside it. Exit 1: a codec is wrong "
-      "here.\n"
+      "Codecs are verified and timed on this machine, the fastest of nine turns at each of two\n"
+      "sizes; what a step would take is computed by the cost model for one gradient of 25 MB with\n"
+      "nothing beside it. Exit 1: a codec is wrong here.\n"
       "Example: gradpress doctor --link 1gbit,50us --workers 8");
   verb->callback([arguments, &exit_code] {
     const Status status =

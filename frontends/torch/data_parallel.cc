@@ -82,7 +82,7 @@ Status check_options(const Options& options) {
 class Replica final : public DataParallel {
  public:
   Replica(std::shared_ptr<torch::nn::Module> module, ModuleLayout layout, SideChannel side,
-          const Options& options);
+          Options options);
   ~Replica() override;
 
   Status start(World world);
@@ -140,10 +140,10 @@ class Replica final : public DataParallel {
 };
 
 Replica::Replica(std::shared_ptr<torch::nn::Module> module, ModuleLayout layout, SideChannel side,
-                 const Options& options)
+                 Options options)
     : module_(std::move(module)),
       layout_(std::move(layout)),
-      options_(options),
+      options_(std::move(options)),
       slots_(layout_.parameters.size()),
       gradients_(layout_.parameters.size()),
       side_(std::move(side)) {}

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 PROGRAM = sys.argv.pop(1)
+CODEC_COSTS = pathlib.Path(__file__).resolve().parent.parent.parent / "tools/codec_costs.py"
 
 
 def run(*args):
@@ -31,10 +32,30 @@ class BenchCodec(unittest.TestCase):
             self.assertGreater(row["decode_vs_memcpy"], 0)
             self.assertGreater(row["first_encode_vs_memcpy"], 0)
             self.assertGreater(row["payload_bytes"], 0)
+            self.assertGreater(row["memcpy_us"], 0)
+            self.assertEqual(row["rounds"], 2 if row["codec"].startswith("powersgd") else 1)
             self.assertTrue(row["target"])
             self.assertIn(row["codec"], done.stdout)
         for line in done.stdout.splitlines():
             self.assertLessEqual(len(line), 100, line)
+
+    def test_cluster_files_take_the_least_time_of_one_encode(self):
+        def bench(encode):
+            row = {"elements": 1024, "memcpy_us": 2.0, "decode_vs_memcpy": 0.5}
+            return {"format": "gradpress-bench-codec-1", "machine": "m", "target": "t", "date": "d", "codecs": [
+                {**row, "codec": "efsign", "rounds": 1, "encode_vs_memcpy": encode},
+                {**row, "codec": "powersgd:4", "rounds": 2, "encode_vs_memcpy": encode}]}
+        with tempfile.TemporaryDirectory() as folder:
+            cluster = pathlib.Path(folder) / "cluster.json"
+            cluster.write_text("{}")
+            files = []
+            for encode in (3.0, 4.0):
+                files += ["--bench", f"{folder}/{encode}.json"]
+                pathlib.Path(files[-1]).write_text(json.dumps(bench(encode)))
+            subprocess.run([sys.executable, CODEC_COSTS, *files, cluster], check=True, capture_output=True)
+            costs = json.loads(cluster.read_text())["codec_costs"]
+        self.assertEqual(costs["efsign"]["host"], [{"elements": 1024, "encode_us": 6.0, "decode_us": 1.0}])
+        self.assertEqual(costs["powersgd"]["host"], [{"elements": 1024, "encode_us": 3.0, "decode_us": 1.0}])
 
     def test_efsign_sends_a_bit_an_element_and_one_scale(self):
         done = run("-b", "64K", "-n", "1", "--codec", "efsign")

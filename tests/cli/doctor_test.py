@@ -48,6 +48,15 @@ class Doctor(unittest.TestCase):
         self.assertFalse(any(row["pays"] for row in fast["codecs"]), fast)
         self.assertIn("do not compress", fast["verdict"])
 
+    def test_a_step_is_one_encode_a_round_and_one_decode(self):
+        # On an endless link only codec work is left. Its line through 2^17 and 2^20 elements leads to 25 MB: above what
+        # is proportional by an eighth at the most, where the smaller size took no time at all.
+        found = self.examine("--link", "1000000gbit", "--codecs", "powersgd:4,acpsgd:4")
+        for row, rounds in zip(found["codecs"], (2, 1)):
+            self.assertEqual((row["rounds"], row["option"].count("Comp@")), (rounds, rounds), row)
+            proportional = (rounds * row["encode_us"] + row["decode_us"]) * found["bytes"] / (4 * row["elements"])
+            self.assertLess(row["step_us"], 1.13 * proportional + 1, row)
+
     def test_without_a_link_the_loopback_is_measured(self):
         found = self.examine("--codecs", "efsign")
         self.assertTrue(found["link"]["measured"])

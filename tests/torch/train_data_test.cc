@@ -28,7 +28,7 @@ class TrainData : public ::testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   void write_gzip(const std::string& name, const std::string& bytes) const {
-    const gzFile file = gzopen(path(name).c_str(), "wb");
+    gzFile_s* const file = gzopen(path(name).c_str(), "wb");
     ASSERT_NE(file, nullptr);
     ASSERT_EQ(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())),
               static_cast<int>(bytes.size()));

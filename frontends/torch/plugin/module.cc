@@ -79,9 +79,11 @@ class Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  void close() {
-    const py::gil_scoped_release unlocked;
+  /// By Python's own calls: pybind11's lock may throw, which a destructor must not.
+  void close() noexcept {
+    PyThreadState* const held = PyEval_SaveThread();
     session_.reset();
+    PyEval_RestoreThread(held);
   }
   Session& get() const {
     if (!session_) throw py::value_error("gradpress: this was closed; attach the model again");
@@ -146,7 +148,9 @@ Settings read_settings(const py::dict& given) {
       std::string known;
       for (const auto& [one, ignored] : readers)
         known.append(known.empty() ? "" : ", ").append(one);
-      throw py::value_error("gradpress: there is no setting \"" + name + "\", only " + known);
+      throw py::value_error(
+          std::string("gradpress: there is no setting \"").append(name).append("\", only ") +
+          known);
     }
     reader->second(value);
   }

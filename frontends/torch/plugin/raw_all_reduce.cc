@@ -9,7 +9,7 @@ namespace gradpress::plugin {
 c10::intrusive_ptr<c10::ivalue::Future> raw_all_reduce(c10d::ProcessGroup& process_group,
                                                        c10d::GradBucket& bucket, Scaling scaling,
                                                        const c10::IValue& value) {
-  at::Tensor buffer = bucket.getBuffer();
+  const at::Tensor& buffer = bucket.getBuffer();
   const auto type = buffer.scalar_type();
   const bool wide = type == at::kFloat || type == at::kDouble;
   at::Tensor sum = wide ? buffer : buffer.to(at::kFloat);

@@ -93,8 +93,10 @@ ImagePart synthetic_part(std::int64_t samples, std::uint64_t seed, std::uint64_t
     *label++ = static_cast<std::int64_t>(kind);
     const auto& [across, down, phase] = waves[kind];
     for (std::int64_t place = 0; place < kSide * kSide; ++place) {
-      const double angle = across * static_cast<double>(place % kSide) +
-                           down * static_cast<double>(place / kSide) + phase;
+      const std::int64_t row = place / kSide;
+      const std::int64_t column = place % kSide;
+      const double angle =
+          across * static_cast<double>(column) + down * static_cast<double>(row) + phase;
       const double value = 128.0 + 50.0 * std::sin(angle) + 150.0 * (random.uniform() - 0.5);
       *pixel++ = static_cast<std::uint8_t>(std::clamp(value, 0.0, 255.0));
     }

@@ -27,7 +27,7 @@ constexpr std::string_view kGetCifar =
 
 /// Plain or gzipped, zlib tells them apart.
 Result<Bytes> read_gzip(const fs::path& path) {
-  const gzFile file = gzopen(path.c_str(), "rb");
+  gzFile_s* const file = gzopen(path.c_str(), "rb");
   if (file == nullptr) return fail(Code::kInvalidArgument, path.string(), ": cannot be read");
   Bytes bytes;
   constexpr unsigned kPiece = 1U << 20;

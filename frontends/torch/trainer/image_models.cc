@@ -26,7 +26,7 @@ class Mlp final : public Model {
     std::int64_t units = shape.channels * shape.height * shape.width;
     const std::int64_t hidden = or_else(settings.hidden, 512);
     for (std::int64_t i = 0; i < or_else(settings.layers, 2); ++i) {
-      hidden_.push_back(
+      hidden_.emplace_back(
           register_module("hidden" + std::to_string(i + 1), nn::Linear(units, hidden)));
       units = hidden;
     }
@@ -117,7 +117,7 @@ class ResNet20 final : public Model {
       for (std::int64_t i = 0; i < 3; ++i) {
         const bool shrinks = stage > 0 && i == 0;
         const std::int64_t out = shrinks ? 2 * channels : channels;
-        blocks_.push_back(
+        blocks_.emplace_back(
             register_module("stage" + std::to_string(stage + 1) + "_" + std::to_string(i + 1),
                             Block(channels, out, shrinks ? 2 : 1)));
         channels = out;
@@ -148,8 +148,8 @@ class Vgg11 final : public Model {
     for (std::size_t i = 0; i < kTimesWidth.size(); ++i) {
       const std::int64_t out = kTimesWidth[i] * width;
       const std::string number = std::to_string(i + 1);
-      convs_.push_back(register_module("conv" + number, convolution(channels, out)));
-      norms_.push_back(register_module("norm" + number, nn::BatchNorm2d(out)));
+      convs_.emplace_back(register_module("conv" + number, convolution(channels, out)));
+      norms_.emplace_back(register_module("norm" + number, nn::BatchNorm2d(out)));
       channels = out;
     }
     hidden1_ = register_module("hidden1", nn::Linear(channels, hidden));

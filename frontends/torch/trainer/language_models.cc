@@ -118,8 +118,8 @@ class TransformerModel final : public Model {
     embedding_ = register_module("embedding", nn::Embedding(shape.classes, hidden));
     position_ = register_module("position", nn::Embedding(shape.sequence, hidden));
     for (std::int64_t i = 0; i < or_else(settings.layers, 2); ++i) {
-      blocks_.push_back(register_module("block" + std::to_string(i + 1),
-                                        TransformerBlock(hidden, or_else(settings.heads, 4))));
+      blocks_.emplace_back(register_module("block" + std::to_string(i + 1),
+                                           TransformerBlock(hidden, or_else(settings.heads, 4))));
     }
     norm_ = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({hidden})));
     output_ = register_module("output", nn::Linear(hidden, shape.classes));
