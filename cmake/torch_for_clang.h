@@ -13,9 +13,12 @@
 #pragma push_macro("_GLIBCXX20_CONSTEXPR")
 #undef _GLIBCXX20_CONSTEXPR
 #define _GLIBCXX20_CONSTEXPR inline
-// Already declared, as constexpr, by what <string> includes. std::fill over a vector of bool is
-// then left without a definition: no source that includes torch uses it, and the linker would say
-// so.
+// std::fill over bits calls a function that <string> has declared constexpr already, and that would
+// now be defined as another: it gets a name of its own, and the symbol of the declared one.
+namespace std {
+__attribute__((used)) void __fill_a1_of_bits(_Bit_iterator, _Bit_iterator, const bool&) __asm__(
+    "_ZSt9__fill_a1St13_Bit_iteratorS_RKb");
+}
 #define __fill_a1 __fill_a1_of_bits
 #include <vector>
 #undef __fill_a1
