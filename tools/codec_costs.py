@@ -46,7 +46,7 @@ def main():
         cluster["source"] = (
             "Links are assumed: rate = line rate less protocol overhead, latency of a TCP round through a kernel. "
             f"Codec costs are measured: gradpress bench codec on {first['machine']}, target {first['target']}, "
-            f"{first['date']}, one core, the least median of {len(benches)} runs on a machine with other load. "
+            f"{first['date']}, one core, the least median of {len(benches)} runs, each encode of powersgd by itself. "
             "Device and host are the same core here: a worker with an accelerator should replace the device's costs. "
             "acpsgd and powersgd were measured at rank 4, sparse codecs at 1 %.")
         cluster["codec_costs"] = costs
