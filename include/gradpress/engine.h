@@ -58,6 +58,10 @@ struct AutoOptions {
   std::vector<std::string> codecs = {"acpsgd:4", "efsign", "dgc:0.01"};
   /// Raw steps whose times are taken before the plan; those of the first do not count.
   unsigned raw_steps = 10;
+  /// What a raw step takes by a way of the caller's own, which it goes where steps rest: in
+  /// microseconds, or 0 while that is not known. Asked once raw steps have been timed: what
+  /// compresses must be faster than that, too.
+  std::function<double()> other_raw_us = {};
   /// Steps after a change whose median decides whether it stays.
   unsigned window = 20;
   /// Steps between two looks at drift; a median this much over the one the plan was kept for asks

@@ -90,7 +90,12 @@ Status Autopilot::end_watch() {
   const auto median = agreed_median();
   if (!median) return median.error();
   usual_us_ = *median;
-  if (!runs_plan_) raw_us_ = *median;
+  if (!runs_plan_) {
+    const auto other = host_.slowest(options_.other_raw_us ? options_.other_raw_us() : 0.0);
+    if (!other) return other.error();
+    watched_us_ = *median;
+    raw_us_ = *other > 0.0 ? std::min(*other, *median) : *median;
+  }
   raw_measured_ = !runs_plan_;
   state_ = (runs_plan_ ? verdict_ : std::string("none")) + ": measuring links and codecs";
   const auto fits = host_.begin_profile(!drifted_, usual_us_);
@@ -180,7 +185,7 @@ Status Autopilot::keep(double median_us) {
   }
   if (Status status = host_.run_raw(); !status) return status;
   runs_plan_ = false;
-  usual_us_ = raw_measured_ ? raw_us_ : 0.0;
+  usual_us_ = raw_measured_ ? watched_us_ : 0.0;
   state_ = "none: the plan was no gain, " + compared;
   host_.say("auto: back to no compression: the plan was no gain, " + compared);
   enter(Phase::kStay);

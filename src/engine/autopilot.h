@@ -100,8 +100,9 @@ class Autopilot {
   Phase phase_ = Phase::kWatch;
   unsigned steps_ = 0;  ///< in this phase
   std::vector<double> times_us_;
-  double usual_us_ = 0.0;  ///< what drift is measured against; 0: not known
-  double raw_us_ = 0.0;    ///< what a plan must beat
+  double usual_us_ = 0.0;    ///< what drift is measured against; 0: not known
+  double watched_us_ = 0.0;  ///< what raw steps took
+  double raw_us_ = 0.0;      ///< what a plan must beat
   bool raw_measured_ = false;
   bool runs_plan_ = false;
   AutoPlan plan_;            ///< the one that is tried

@@ -68,8 +68,18 @@ class FakeHost final : public AutoHost {
 
 struct Flight {
   FakeHost host;
-  Autopilot pilot{{.raw_steps = 4, .window = 5, .drift_interval = 20, .drift_factor = 1.3}, host};
-  Flight() { pilot.start(); }
+  Autopilot pilot;
+  explicit Flight(AutoOptions options = {}) : pilot(short_phases(std::move(options)), host) {
+    pilot.start();
+  }
+
+  static AutoOptions short_phases(AutoOptions options) {
+    options.raw_steps = 4;
+    options.window = 5;
+    options.drift_interval = 20;
+    options.drift_factor = 1.3;
+    return options;
+  }
 
   void fly(unsigned steps) {
     for (unsigned i = 0; i < steps; ++i) {
@@ -119,6 +129,21 @@ TEST(Autopilot, EachCodecOfThePlanIsTriedForAllTensorsAndTheFastestStays) {
     EXPECT_EQ(flight.host.runs_codec, one.stays);
     EXPECT_EQ(flight.pilot.state().find("for all tensors") == std::string::npos, one.stays.empty())
         << flight.pilot.state();
+  }
+}
+
+TEST(Autopilot, APlanMustAlsoBeatTheCallersOwnWay) {
+  for (const double other_us : {0.0, 30.0, 45.0, 500.0}) {
+    Flight flight({.other_raw_us = [other_us] { return other_us; }});
+    flight.fly(4 + 1 + 3 + 5 + 1);
+    const bool loses = other_us == 30.0;  // where raw steps take 100 and the plan's 40
+    EXPECT_EQ(flight.host.runs_plan, !loses) << other_us;
+    EXPECT_EQ(flight.said("the plan was no gain, 0.04 ms a step, raw took 0.03 ms"), loses);
+    flight.fly(1);
+    EXPECT_EQ(flight.pilot.rests(), loses);
+    // Raw steps that take what they took before are no drift, whatever the other way takes.
+    flight.fly(60);
+    EXPECT_EQ(flight.host.profiles, 1U) << other_us;
   }
 }
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from gradpress import _core, _torch_versions
 from gradpress._group import AnySession, Parameters, device_path, open_device_session, open_session
+from gradpress._own_steps import OwnSteps
 from gradpress._schedule import Schedule, as_schedule
 from gradpress._trace import Recorder
 
@@ -54,6 +55,8 @@ class State:
         self._session: Optional[AnySession] = None
         self._loaded: Optional[Sequence[Mapping[str, Any]]] = None
         self._rests = False  # auto decided for DDP's own way
+        self._own_first = False  # auto is about to begin, once it is known what DDP's own steps take
+        self._own_steps = OwnSteps()
         self._step = 0  # of the next backward
         self._epoch = 0
         self._scaler: Any = None
@@ -72,7 +75,7 @@ class State:
         first_step = self._step == 0
         if bucket.is_last():
             self._step += 1
-        if self._session is not None and not self._rests:
+        if self._session is not None and not self._by_ddp():
             return self._session.push_bucket(bucket)
         if self._parameters is None:
             self._seen.extend(bucket.parameters())
@@ -87,7 +90,12 @@ class State:
         if self._recorder is not None:
             self._recorder.forward_begins()
 
+    def _by_ddp(self) -> bool:
+        """Whether DDP's own all-reduce runs although there is a session."""
+        return self._rests or self._own_first
+
     def _begin_step(self) -> None:
+        self._own_steps.step_begins()
         if self._schedule is not None:
             codec = self._schedule.codec(self._step, self._epoch)
             if codec != self._codec:
@@ -96,12 +104,19 @@ class State:
             self._make_session()
         if self._scaler is not None:
             self._follow_scale(float(self._scaler.get_scale()))
-        if self._session is not None and not self._rests:
+        if self._session is not None and self._own_first:
+            us = self._own_steps.median_us()
+            if us is not None:  # after as many steps on every rank
+                self._session.set_other_raw_us(us)
+                self._own_first = False
+        elif self._session is not None and not self._rests:
             for line in self._session.take_log():
                 _log.warning("%s", line)
-            # On every rank at the same step. The engine's raw messages are fast, DDP's own are what it is compared with.
+            # On every rank at the same step.
             last = self._session.last_step() if self._codec == "auto" else None
             self._rests = last is not None and bool(last["rests"])
+        if self._session is not None and not self._by_ddp():
+            self._own_steps.other_way()
 
     def _follow_scale(self, scale: float) -> None:
         if self._scale is not None and scale != self._scale and self._session is not None:
@@ -119,6 +134,7 @@ class State:
         settings = {"codec": self._codec, "rules": self._rules, **self._settings}
         opened = open_device_session if device_path(self._parameters, settings) else open_session
         self._session = opened(self._group, self._parameters, settings)
+        self._own_first = self._codec == "auto"
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
             self._give(loaded)
@@ -141,6 +157,7 @@ class State:
         self._rests = False
         if self._session is not None:
             self._session.set_codec(codec)
+            self._own_first = codec == "auto"
         elif self._step >= self._start and self._parameters is not None and self._wanted():
             self._make_session()
 
@@ -164,7 +181,7 @@ class State:
     def log(self) -> dict[str, Any]:
         """Numbers of the last step, for TensorBoard or W&B; bytes are this rank's, counted where they are sent."""
         step: dict[str, Any] = {"gradpress/step": self._step, "gradpress/codec": self._codec}
-        last = self._session.last_step() if self._session is not None and not self._rests else None
+        last = self._session.last_step() if self._session is not None and not self._by_ddp() else None
         if last is not None and "payload_bytes" in last:
             step["gradpress/payload_bytes"] = last["payload_bytes"]
         elif last is not None:
@@ -178,7 +195,7 @@ class State:
     def summary(self) -> str:
         """What runs, for people. Between steps."""
         if self._session is not None:
-            way = "; by DDP's own all-reduce" if self._rests else ""
+            way = "; by DDP's own all-reduce" if self._rests else ("; timing DDP without it" if self._own_first else "")
             return f"gradpress: {self._session.running()}{way}\n{self._session.summary()}"
         if self._size == 1:
             return "gradpress: one worker: nothing is exchanged"
@@ -242,6 +259,7 @@ class State:
 
     def _give(self, states: Sequence[Mapping[str, Any]]) -> None:
         assert self._session is not None
+        self._own_first = False  # what auto had found goes on
         own = [one for one in states if one["rank"] == self._rank]
         if states[0]["world_size"] == self._size and own and own[0]["checkpoint"]:
             try:

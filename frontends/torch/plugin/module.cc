@@ -281,6 +281,8 @@ void bind_device_session(py::module_& module) {
           "set_codec",
           [](DeviceSession& session, const std::string& codec) { check(session.set_codec(codec)); },
           py::arg("codec"))
+      .def(
+          "set_other_raw_us", [](const DeviceSession&, double) {}, py::arg("us"))
       .def("scale_residuals", &DeviceSession::scale_residuals, py::arg("factor"))
       .def(
           "residual",
@@ -329,6 +331,9 @@ PYBIND11_MODULE(_core, module) {
             check(handle.get().set_codec(codec));
           },
           py::arg("codec"), Unlocked())
+      .def(
+          "set_other_raw_us",
+          [](const Handle& handle, double us) { handle.get().set_other_raw_us(us); }, py::arg("us"))
       .def(
           "scale_residuals",
           [](const Handle& handle, float factor) { check(handle.get().scale_residuals(factor)); },

@@ -44,6 +44,7 @@ Result<std::unique_ptr<Session>> Session::make(const C10dOptions& group,
   }
   auto world = connect_c10d(group);
   if (!world) return tl::unexpected(world.error());
+  options.automatic.other_raw_us = [us = session->other_raw_us_] { return us->load(); };
   options.log = [log = session->log_](std::string_view line) { log->add(line); };
   auto thread = GradientThread::make([&](std::function<void()> on_work) {
     options.on_work = std::move(on_work);

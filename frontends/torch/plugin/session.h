@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <gradpress/engine.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,8 @@ class Session {
   }
 
   Status set_codec(std::string_view codec);
+  /// What a step takes by DDP's own all-reduce, for AutoOptions::other_raw_us; 0: not known.
+  void set_other_raw_us(double us) { other_raw_us_->store(us); }
   Status scale_residuals(float factor);
   /// This rank's share of what error feedback keeps of a parameter, float32 in host memory.
   Result<at::Tensor> residual(std::size_t tensor);
@@ -84,6 +87,7 @@ class Session {
   Status check_tensor(std::size_t tensor) const;
 
   std::shared_ptr<Log> log_ = std::make_shared<Log>();
+  std::shared_ptr<std::atomic<double>> other_raw_us_ = std::make_shared<std::atomic<double>>(0.0);
   std::vector<std::int64_t> sizes_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> tensor_of_;
   std::unique_ptr<GradientThread> thread_;

@@ -1,0 +1,39 @@
+"""What steps take by DDP's own all-reduce."""
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Callable, Optional
+
+# The first steps pay for cold caches, and DDP rebuilds its buckets after one.
+_SETTLING = 2
+_TIMED = 3
+
+
+class OwnSteps:
+    """Times steps from one's beginning to the next's; the last three count."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began: Optional[float] = None
+        self._steps = 0
+        self._times: list[float] = []
+
+    def step_begins(self) -> None:
+        """Of a step in a row that all go DDP's own way."""
+        now = self._clock()
+        if self._began is not None:
+            self._steps += 1
+            if self._steps > _SETTLING:
+                self._times = [*self._times, now - self._began][-_TIMED:]
+        self._began = now
+
+    def other_way(self) -> None:
+        """The step that begins goes another way, so that a new row begins after it."""
+        self._began = None
+        self._steps = 0
+        self._times = []
+
+    def median_us(self) -> Optional[float]:
+        """None while too few were timed."""
+        return statistics.median(self._times) * 1e6 if len(self._times) == _TIMED else None
