@@ -73,7 +73,7 @@ struct AutoOptions {
   std::string cache = {};
 };
 
-/// All ranks give the same, but for `log`.
+/// All ranks give the same, but for `log` and what `other_raw_us` answers: the largest counts.
 struct EngineOptions {
   /// What every tensor takes where it can: "none", "efsign", "topk:0.01", "acpsgd:4", … or "auto":
   /// measure, plan, compress where it pays, and go back where it does not.
