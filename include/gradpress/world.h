@@ -35,6 +35,15 @@ struct WorldOptions {
   std::optional<unsigned> master_port = {};
   /// "host:port" of a store that someone else hosts (GRADPRESS_STORE).
   std::string store = {};
+  /// The rank whose process hosts `store`, so that ranks know whom they lost when it closes; none:
+  /// a launcher does.
+  std::optional<unsigned> store_host_rank = {};
+  /// On one rank: the descriptor of a TCP socket that listens already. connect_world takes it over,
+  /// on failure as well, and hosts the store there. The other ranks give its address as `store` and
+  /// this rank as `store_host_rank`. So may this rank; without `store` it reaches its own store at
+  /// the socket's address, or, where that is any address, at master_address (MASTER_ADDR, else
+  /// 127.0.0.1). For ports that must not be guessed: bind to port 0, tell the others, hand over.
+  std::optional<int> store_listener = {};
   /// Worlds of the same processes at the same time need different names.
   std::string name = "world";
   /// A world formed after a failed one needs another count than that had (GRADPRESS_RESTART, else

@@ -75,11 +75,8 @@ Status join(Meeting& meeting, const MeetingOptions& options, Time deadline, bool
   closed = meeting.store->closed();
   if (!status.is_ok()) return status;
 
-  auto watch =
-      Watch::start(std::move(*watching),
-                   {.job = meeting.job,
-                    .rank = world.rank,
-                    .host = world.store_is_external ? std::nullopt : std::optional<unsigned>(0U)});
+  auto watch = Watch::start(std::move(*watching),
+                            {.job = meeting.job, .rank = world.rank, .host = world.store_host});
   if (!watch) return watch.error();
   meeting.watch = std::move(*watch);
   return {};
@@ -87,12 +84,13 @@ Status join(Meeting& meeting, const MeetingOptions& options, Time deadline, bool
 
 }  // namespace
 
-Result<std::shared_ptr<Meeting>> meet(const MeetingOptions& options) {
+Result<std::shared_ptr<Meeting>> meet(MeetingOptions options) {
   const Time deadline = steady_clock().now() + options.patience;
   const auto meeting = std::make_shared<Meeting>();
   meeting->world = options.world;
   meeting->job = options.name + "#" + std::to_string(options.world.restart);
-  if (options.world.hosts_store) {
+  meeting->server = std::move(options.server);
+  if (options.world.hosts_store && !meeting->server) {
     const Status status = host_store(*meeting);
     if (!status.is_ok()) return tl::unexpected(status);
   }

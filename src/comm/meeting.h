@@ -29,11 +29,12 @@ struct MeetingOptions {
   std::string name = {};
   std::string backend = {};
   std::chrono::milliseconds patience{0};
+  std::unique_ptr<store::StoreServer> server = {};  ///< where this process hosts it already
 };
 
 /// Hosts the store if it is this process's part, and waits until every rank has come.
 /// Errors: as connect_world.
-Result<std::shared_ptr<Meeting>> meet(const MeetingOptions& options);
+Result<std::shared_ptr<Meeting>> meet(MeetingOptions options);
 
 struct SubgroupOptions {
   std::string parent = {};                 ///< the name of the group it is made from

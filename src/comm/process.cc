@@ -107,7 +107,11 @@ Status find_store(const ProcessArguments& arguments, Variables& variables, Proce
     const auto address = parse_address(external);
     if (!address) return address.error();
     world.store = *address;
-    world.store_is_external = true;
+    world.store_host = arguments.store_host;
+    if (world.store_host && *world.store_host >= world.size) {
+      return Status::error(Code::kInvalidArgument, "world: store_host_rank ", *world.store_host,
+                           " in a world of ", world.size);
+    }
     return {};
   }
   constexpr unsigned kMostPort = 65535;

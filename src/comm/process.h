@@ -28,6 +28,8 @@ struct ProcessArguments {
   std::optional<unsigned> master_port = {};
   /// Where a store runs already; empty: rank 0 hosts one.
   std::string store = {};
+  /// Who hosts `store`; none: a launcher.
+  std::optional<unsigned> store_host = {};
   std::optional<unsigned> restart = {};
 };
 
@@ -37,11 +39,12 @@ struct ProcessWorld {
   unsigned local_rank = 0;
   unsigned local_size = 1;
   store::Address store = {};
-  bool hosts_store = false;        ///< this process must
-  bool store_is_external = false;  ///< a launcher does, not rank 0
-  bool port_is_shared = false;     ///< the port is MASTER_PORT, which the launcher may hold itself
-  unsigned restart = 0;            ///< keeps the keys of one attempt from those of the next
-  std::string source = {};         ///< where rank and size came from: "RANK and WORLD_SIZE"
+  bool hosts_store = false;  ///< this process must open it
+  /// The rank whose process hosts it; none: a launcher does.
+  std::optional<unsigned> store_host = 0U;
+  bool port_is_shared = false;  ///< the port is MASTER_PORT, which the launcher may hold itself
+  unsigned restart = 0;         ///< keeps the keys of one attempt from those of the next
+  std::string source = {};      ///< where rank and size came from: "RANK and WORLD_SIZE"
 
   Topology topology() const {
     return {.machines = size / local_size, .workers_per_machine = local_size};

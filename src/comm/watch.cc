@@ -270,7 +270,8 @@ void Watch::judge_alone(Post& post) const {
   const unsigned peer = post.members()[over ? wait->peer : broken->peer];
   if (closed) {
     return lost("rank ", peer, over ? " has not answered" : " broke the connection",
-                "; the store at ", address, " (of ", options_.host ? "rank 0" : "the launcher",
+                "; the store at ", address, " (of ",
+                options_.host ? "rank " + std::to_string(*options_.host) : "the launcher",
                 ") is gone, so that nobody could be asked who is to blame");
   }
   lost("neither rank ", peer, " nor the store at ", address,

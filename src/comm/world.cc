@@ -7,22 +7,69 @@
 #include "comm/local/local.h"
 #include "comm/mpi/mpi.h"
 #include "comm/process.h"
+#include "comm/store/server.h"
+#include "comm/store/socket.h"
 
 namespace gradpress {
 
 namespace {
 
-Result<World> connect_by_gloo(const WorldOptions& options, const comm::Environment& environment) {
-  const auto process = comm::find_process_world({.rank = options.rank,
-                                                 .size = options.size,
-                                                 .local_rank = options.local_rank,
-                                                 .local_size = options.local_size,
-                                                 .master_address = options.master_address,
-                                                 .master_port = options.master_port,
-                                                 .store = options.store,
-                                                 .restart = options.restart},
-                                                environment);
+using comm::store::Socket;
+using comm::store::StoreServer;
+
+/// Where this process reaches the store that it hosts at `listener`.
+Result<std::string> own_store(const WorldOptions& options, const Socket& listener,
+                              const comm::Environment& environment) {
+  if (!options.store.empty()) return options.store;
+  auto address = comm::store::address_of(listener);
+  if (!address) return tl::unexpected(address.error());
+  if (address->host.empty()) {
+    address->host = options.master_address.empty()
+                        ? environment("MASTER_ADDR").value_or("127.0.0.1")
+                        : options.master_address;
+  }
+  return address->text();
+}
+
+/// Starts the store at a socket from elsewhere; options.store becomes where it is.
+Result<std::unique_ptr<StoreServer>> host_at(Socket listener, WorldOptions& options,
+                                             const comm::Environment& environment) {
+  if (Status status = comm::store::check_listening(listener); !status) {
+    return fail(Code::kInvalidArgument, "world: store_listener: ", status.message());
+  }
+  auto store = own_store(options, listener, environment);
+  if (!store) return tl::unexpected(store.error());
+  options.store = std::move(*store);
+  return StoreServer::serve(std::move(listener));
+}
+
+Result<World> connect_by_gloo(WorldOptions options, Socket listener,
+                              const comm::Environment& environment) {
+  std::unique_ptr<StoreServer> server;
+  if (listener) {
+    auto started = host_at(std::move(listener), options, environment);
+    if (!started) return tl::unexpected(started.error());
+    server = std::move(*started);
+  }
+  auto process = comm::find_process_world({.rank = options.rank,
+                                           .size = options.size,
+                                           .local_rank = options.local_rank,
+                                           .local_size = options.local_size,
+                                           .master_address = options.master_address,
+                                           .master_port = options.master_port,
+                                           .store = options.store,
+                                           .store_host = options.store_host_rank,
+                                           .restart = options.restart},
+                                          environment);
   if (!process) return tl::unexpected(process.error());
+  if (server) {
+    if (options.store_host_rank.value_or(process->rank) != process->rank) {
+      return fail(Code::kInvalidArgument, "world: rank ", process->rank,
+                  " has a store_listener, but store_host_rank is ", *options.store_host_rank,
+                  ": the rank that hosts the store is the one with the listener");
+    }
+    process->store_host = process->rank;
+  }
   auto group = comm::connect_gloo({.world = *process,
                                    .name = options.name,
                                    .interface = options.interface.empty()
@@ -30,7 +77,8 @@ Result<World> connect_by_gloo(const WorldOptions& options, const comm::Environme
                                                     : options.interface,
                                    .patient = environment("GRADPRESS_PATIENT_GLOO").has_value(),
                                    .timeout = options.timeout,
-                                   .start_timeout = options.start_timeout});
+                                   .start_timeout = options.start_timeout,
+                                   .server = std::move(server)});
   if (!group) return tl::unexpected(group.error());
   const comm::Topology topology = process->topology();
   return World{.group = std::move(*group),
@@ -38,7 +86,8 @@ Result<World> connect_by_gloo(const WorldOptions& options, const comm::Environme
                .workers_per_machine = topology.workers_per_machine};
 }
 
-Result<World> connect_by_mpi(const WorldOptions& options, const comm::Environment& environment) {
+Result<World> connect_by_mpi(WorldOptions options, Socket /*listener*/,
+                             const comm::Environment& environment) {
   auto made = comm::connect_mpi({.name = options.name,
                                  .local_size = options.local_size,
                                  .timeout = options.timeout,
@@ -53,7 +102,7 @@ Result<World> connect_by_mpi(const WorldOptions& options, const comm::Environmen
 struct Backend {
   std::string_view name;
   bool (*present)();
-  Result<World> (*connect)(const WorldOptions&, const comm::Environment&);
+  Result<World> (*connect)(WorldOptions, Socket, const comm::Environment&);
 };
 /// The first that is there is `auto`.
 constexpr std::array kBackends = {Backend{"gloo", comm::has_gloo, connect_by_gloo},
@@ -80,6 +129,7 @@ std::vector<std::string_view> world_backends() {
 }
 
 Result<World> connect_world(const WorldOptions& options) {
+  Socket listener(options.store_listener.value_or(-1));
   const auto backend = chosen_backend(options.backend);
   if (!backend) return tl::unexpected(backend.error());
   if (options.timeout.count() <= 0 || options.start_timeout.count() <= 0) {
@@ -90,7 +140,11 @@ Result<World> connect_world(const WorldOptions& options) {
     return fail(Code::kInvalidArgument, "world: wanted a name without a slash, got \"",
                 options.name, "\"");
   }
-  return backend->connect(options, comm::process_environment());
+  if (options.store_listener && !listener) {
+    return fail(Code::kInvalidArgument, "world: store_listener: wanted a descriptor, got ",
+                *options.store_listener);
+  }
+  return backend->connect(options, std::move(listener), comm::process_environment());
 }
 
 Result<std::vector<World>> make_local_worlds(const LocalWorldOptions& options) {

@@ -25,7 +25,7 @@ MeetingOptions two_ranks(unsigned rank, unsigned port) {
   return {.world = {.rank = rank,
                     .size = 2,
                     .store = {.host = "127.0.0.1", .port = port},
-                    .store_is_external = true},
+                    .store_host = std::nullopt},
           .name = "world",
           .backend = "gloo",
           .patience = 60s};
@@ -54,11 +54,11 @@ TEST(Meeting, ANextWorldOfTheSameRanksNeedsAnotherRestartCount) {
     std::thread other([&] {
       MeetingOptions options = two_ranks(1, server->port());
       options.world.restart = restart;
-      EXPECT_TRUE(meet(options).has_value());
+      EXPECT_TRUE(meet(std::move(options)).has_value());
     });
     MeetingOptions options = two_ranks(0, server->port());
     options.world.restart = restart;
-    EXPECT_TRUE(meet(options).has_value());
+    EXPECT_TRUE(meet(std::move(options)).has_value());
     other.join();
   }
   const auto again = meet(two_ranks(0, server->port()));

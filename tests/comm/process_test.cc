@@ -102,7 +102,7 @@ TEST(ProcessWorld, ItsOwnPortGoesBeforeTheLaunchers) {
   const auto world = world_of(variables);
   EXPECT_EQ(world->store.host, "::1");
   EXPECT_EQ(world->store.text(), "[::1]:55");
-  EXPECT_TRUE(world->store_is_external);
+  EXPECT_FALSE(world->store_host.has_value());
   EXPECT_FALSE(world->hosts_store);
 }
 

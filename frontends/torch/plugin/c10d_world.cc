@@ -88,9 +88,9 @@ Result<World> connect_c10d(const C10dOptions& options) {
   process.local_rank = rank % options.local_size;
   process.local_size = options.local_size;
   process.store = std::move(*address);
-  process.store_is_external = !options.store.empty();
+  if (!options.store.empty()) process.store_host.reset();
   process.source = "the process group";
-  auto meeting = comm::meet(coming);
+  auto meeting = comm::meet(std::move(coming));
   if (!meeting) return tl::unexpected(meeting.error());
   (*meeting)->server = std::move(server);
   C10dTransport::Options end{.process_group = options.process_group,

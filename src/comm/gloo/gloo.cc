@@ -42,11 +42,12 @@ Result<std::shared_ptr<gloo::transport::Device>> make_device(const GlooOptions& 
 
 bool has_gloo() { return true; }
 
-Result<std::unique_ptr<Group>> connect_gloo(const GlooOptions& options) {
+Result<std::unique_ptr<Group>> connect_gloo(GlooOptions options) {
   auto meeting = meet({.world = options.world,
                        .name = options.name,
                        .backend = "gloo",
-                       .patience = options.start_timeout});
+                       .patience = options.start_timeout,
+                       .server = std::move(options.server)});
   if (!meeting) return tl::unexpected(meeting.error());
   auto device = make_device(options, (*meeting)->store->own_address());
   if (!device) return tl::unexpected(device.error());

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/process.h"
+#include "comm/store/server.h"
 
 namespace gradpress::comm {
 
@@ -22,6 +23,7 @@ struct GlooOptions {
   bool patient = false;
   std::chrono::milliseconds timeout{0};
   std::chrono::milliseconds start_timeout{0};
+  std::unique_ptr<store::StoreServer> server = {};  ///< where this process hosts the store already
 };
 
 /// Whether this build has Gloo.
@@ -31,6 +33,6 @@ bool has_gloo();
 /// Cost:   per process a store connection, a watch and a thread of Gloo's; per group a lane and a
 ///         connection to every other member. A message allocates a few small objects.
 /// Errors: as connect_world; kInvalidArgument, naming the package, without Gloo.
-Result<std::unique_ptr<Group>> connect_gloo(const GlooOptions& options);
+Result<std::unique_ptr<Group>> connect_gloo(GlooOptions options);
 
 }  // namespace gradpress::comm

@@ -5,7 +5,7 @@ namespace gradpress::comm {
 
 bool has_gloo() { return false; }
 
-Result<std::unique_ptr<Group>> connect_gloo(const GlooOptions&) {
+Result<std::unique_ptr<Group>> connect_gloo(GlooOptions) {
   return fail(Code::kInvalidArgument,
               "backend gloo: this build has none; install libgloo-dev and build with "
               "-DGRADPRESS_WITH_GLOO=ON");

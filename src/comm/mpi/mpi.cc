@@ -207,7 +207,7 @@ Result<ProcessWorld> process_world(const MpiPort& port, const MpiOptions& option
                              .store = "127.0.0.1:1"};
   if (options.local_size) arguments.local_rank = port.rank() % std::max(1U, *options.local_size);
   auto world = find_process_world(arguments, environment);
-  if (world) world->store_is_external = false;
+  if (world) world->store_host = 0U;
   return world;
 }
 

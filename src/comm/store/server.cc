@@ -308,12 +308,16 @@ class StoreServer::Service {
 Result<std::unique_ptr<StoreServer>> StoreServer::start(const Address& address, bool& in_use) {
   auto listening = listen_at(address, in_use);
   if (!listening) return tl::unexpected(listening.error());
-  const auto port = port_of(*listening);
+  return serve(std::move(*listening));
+}
+
+Result<std::unique_ptr<StoreServer>> StoreServer::serve(Socket listening) {
+  const auto port = port_of(listening);
   if (!port) return tl::unexpected(port.error());
   Socket wake(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake) return fail(Code::kInternal, "store: no descriptor left");
   return std::unique_ptr<StoreServer>(
-      new StoreServer(std::move(*listening), std::move(wake), *port));
+      new StoreServer(std::move(listening), std::move(wake), *port));
 }
 
 StoreServer::StoreServer(Socket listening, Socket wake, unsigned port)

@@ -25,6 +25,8 @@ class StoreServer {
   /// Errors: kInvalidArgument when it cannot listen there; `in_use` says whether another has the
   /// port.
   static Result<std::unique_ptr<StoreServer>> start(const Address& address, bool& in_use);
+  /// Serves at a socket that listens already. Requires: check_listening() is well, or listen_at().
+  static Result<std::unique_ptr<StoreServer>> serve(Socket listening);
 
   /// Goes on serving until all clients have closed their connections, at most kLinger: they may yet
   /// want to know why their calls failed. New ones find the port closed.

@@ -1,6 +1,7 @@
 #include "comm/store/socket.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -119,6 +120,38 @@ Result<unsigned> port_of(const Socket& listening) {
   if (!name) return tl::unexpected(name.error());
   return ntohs(name->ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(*name).sin6_port
                                            : reinterpret_cast<const sockaddr_in&>(*name).sin_port);
+}
+
+Status check_listening(const Socket& socket) {
+  const auto wrong = [&socket](std::string_view what) {
+    return Status::error(Code::kInvalidArgument, "descriptor ", socket.get(),
+                         ": wanted a TCP socket that listens, got ", what);
+  };
+  const auto option = [&socket](int name) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    (void)getsockopt(socket.get(), SOL_SOCKET, name, &value, &length);
+    return value;
+  };
+  const int flags = ::fcntl(socket.get(), F_GETFL);
+  if (flags < 0) return wrong("none that is open");
+  if (option(SO_TYPE) < 0) return wrong("no socket");
+  if (option(SO_PROTOCOL) != IPPROTO_TCP) return wrong("a socket that is not of TCP");
+  if (option(SO_ACCEPTCONN) != 1) return wrong("one that does not listen");
+  (void)::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK);
+  (void)::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
+  return {};
+}
+
+Result<Address> address_of(const Socket& listening) {
+  const auto name = name_of(listening);
+  if (!name) return tl::unexpected(name.error());
+  auto host = number_text(*name);
+  const auto port = port_of(listening);
+  if (!host) return tl::unexpected(host.error());
+  if (!port) return tl::unexpected(port.error());
+  const bool any = *host == "0.0.0.0" || *host == "::";
+  return Address{.host = any ? std::string() : std::move(*host), .port = *port};
 }
 
 Result<Socket> connect_to(const Address& address, Time deadline) {

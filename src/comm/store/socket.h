@@ -42,8 +42,13 @@ class Socket {
 /// from outside), at all of this machine's. Port 0: any free one.
 /// Errors: kInvalidArgument, with the system's words; `in_use` says whether another has the port.
 Result<Socket> listen_at(const Address& address, bool& in_use);
+/// Whether a socket from elsewhere is a TCP socket that listens; makes it non-blocking and closed
+/// on exec. Errors: kInvalidArgument, saying what it is instead.
+Status check_listening(const Socket& socket);
 /// Errors: kInternal, with the system's words.
 Result<unsigned> port_of(const Socket& listening);
+/// Where a listening socket is bound; the host is empty when that is any address.
+Result<Address> address_of(const Socket& listening);
 
 /// One attempt. Errors: kPeerLost, with the system's words; kInvalidArgument on a name that does
 /// not resolve.
