@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check_layers.py PROJECT ROOM MAY_USE...: fails when src/ROOM includes what it may not.
+"""check_layers.py PROJECT FOLDER MAY_USE...: fails when the room in FOLDER (src/ROOM, frontends/c) includes what it may not.
 
 A room includes itself, the rooms it lists, and the public headers that belong to those. `plan` may also include
 codec's pure spec.h. Prints one line per wrong include: file, line, what, and what is allowed.
@@ -10,7 +10,8 @@ import sys
 
 # Which room a public header belongs to; api.h, status.h, shape.h and version.h are base's.
 PUBLIC = {"codec.h": "codec", "group.h": "comm", "plan.h": "plan", "engine.h": "engine",
-          "world.h": "comm", "ddp.h": "frontends/torch"}
+          "world.h": "comm", "ddp.h": "frontends/torch", "c_api.h": "c_api"}
+ROOM_OF_FRONTEND = {"frontends/c": "c_api"}
 SINGLE_HEADERS = {"plan": {"codec/spec.h"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
@@ -24,13 +25,14 @@ def room_of(path, rooms):
 
 
 def main():
-    project, room, *may_use = sys.argv[1:]
+    project, folder, *may_use = sys.argv[1:]
     source = pathlib.Path(project) / "src"
+    room = ROOM_OF_FRONTEND.get(folder, pathlib.PurePath(folder).name)
     rooms = {p.name for p in source.iterdir() if p.is_dir()}
     allowed = {room, "base", *may_use} if room != "base" else {room}
-    files = sorted(p for p in (source / room).rglob("*") if p.suffix in {".h", ".cc"})
+    files = sorted(p for p in (pathlib.Path(project) / folder).rglob("*") if p.suffix in {".h", ".cc"})
     if not files:
-        sys.exit(f"layers.{room}: no files under src/{room}: is the room's name right?")
+        sys.exit(f"layers.{room}: no files under {folder}: is the room's name right?")
     wrong = 0
     for path in files:
         for number, line in enumerate(path.read_text().splitlines(), 1):
