@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/mpi/calls.h"
+
 namespace gradpress::comm {
 
 namespace {
@@ -23,6 +25,14 @@ struct ProcessState {
   std::atomic<bool> failed = false;
 };
 
+const Result<MpiCalls>& calls() {
+  static const Result<MpiCalls> found = find_calls();
+  return found;
+}
+
+/// Requires: they were found, which make_module has seen to.
+const MpiCalls& mpi() { return *calls(); }
+
 ProcessState& process_state() {
   static ProcessState state;
   return state;
@@ -31,7 +41,7 @@ ProcessState& process_state() {
 Status mpi_error(std::string_view what, int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
-  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  if (mpi().error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
   return Status::error(Code::kInternal, what, ": MPI error ", code, ", ",
                        std::string_view(text.data(), static_cast<std::size_t>(length)));
 }
@@ -62,27 +72,27 @@ class Port final : public MpiPort {
   Port() { ++process_state().ports; }
   ~Port() override {
     --process_state().ports;
-    if (!abandoned_ && communicator_ != MPI_COMM_NULL) (void)MPI_Comm_free(&communicator_);
+    if (!abandoned_ && communicator_ != MPI_COMM_NULL) (void)mpi().comm_free(&communicator_);
   }
 
   /// Once the communicator is there. Errors then are returned: of the world itself they may be
   /// fatal, which is for the program to say.
   Status settle() {
     settled_ = true;
-    if (const int code = MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN); code != 0) {
+    if (const int code = mpi().comm_set_errhandler(communicator_, MPI_ERRORS_RETURN); code != 0) {
       return mpi_error("MPI_Comm_set_errhandler", code);
     }
-    if (const int code = MPI_Comm_rank(communicator_, &rank_); code != 0) {
+    if (const int code = mpi().comm_rank(communicator_, &rank_); code != 0) {
       return mpi_error("MPI_Comm_rank", code);
     }
-    if (const int code = MPI_Comm_size(communicator_, &size_); code != 0) {
+    if (const int code = mpi().comm_size(communicator_, &size_); code != 0) {
       return mpi_error("MPI_Comm_size", code);
     }
     void* value = nullptr;
     int found = 0;
     // The bound is the world's: not every implementation hands it to new communicators.
     if (const int code =
-            MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &found);
+            mpi().comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &found);
         code != 0 || found == 0) {
       return mpi_error("MPI_TAG_UB", code);
     }
@@ -101,8 +111,8 @@ class Port final : public MpiPort {
     if (!fits.is_ok()) return tl::unexpected(fits);
     MPI_Request request = MPI_REQUEST_NULL;
     const int code =
-        MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, static_cast<int>(to),
-                  static_cast<int>(tag), communicator_, &request);
+        mpi().isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, static_cast<int>(to),
+                    static_cast<int>(tag), communicator_, &request);
     return begun("MPI_Isend", code, request, {});
   }
 
@@ -112,8 +122,8 @@ class Port final : public MpiPort {
     if (!fits.is_ok()) return tl::unexpected(fits);
     MPI_Request request = MPI_REQUEST_NULL;
     const int code =
-        MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, static_cast<int>(from),
-                  static_cast<int>(tag), communicator_, &request);
+        mpi().irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, static_cast<int>(from),
+                    static_cast<int>(tag), communicator_, &request);
     return begun("MPI_Irecv", code, request, {.bytes = bytes.size(), .receives = true});
   }
 
@@ -121,8 +131,8 @@ class Port final : public MpiPort {
     const Status fits = check_count(bytes.size());
     if (!fits.is_ok()) return tl::unexpected(fits);
     MPI_Request request = MPI_REQUEST_NULL;
-    const int code = MPI_Ibcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0,
-                                communicator_, &request);
+    const int code = mpi().ibcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0,
+                                  communicator_, &request);
     return begun("MPI_Ibcast", code, request, {});
   }
 
@@ -130,7 +140,7 @@ class Port final : public MpiPort {
     MPI_Request under_way = native(request);
     int done = 0;
     MPI_Status status;
-    const int code = MPI_Test(&under_way, &done, &status);
+    const int code = mpi().test(&under_way, &done, &status);
     set_native(request, under_way);
     if (code != MPI_SUCCESS) return tl::unexpected(mpi_error("MPI_Test", code));
     if (done == 0) return false;
@@ -140,11 +150,11 @@ class Port final : public MpiPort {
     }
     int cancelled = 0;
     int count = 0;
-    if (!request.receives || MPI_Test_cancelled(&status, &cancelled) != MPI_SUCCESS ||
+    if (!request.receives || mpi().test_cancelled(&status, &cancelled) != MPI_SUCCESS ||
         cancelled != 0) {
       return true;
     }
-    (void)MPI_Get_count(&status, MPI_BYTE, &count);
+    (void)mpi().get_count(&status, MPI_BYTE, &count);
     if (std::cmp_not_equal(count, request.bytes)) {
       return fail(Code::kInvalidArgument, "wanted ", request.bytes, " B, a message of ", count,
                   " B came");
@@ -154,7 +164,7 @@ class Port final : public MpiPort {
 
   void cancel(MpiRequest& request) override {
     MPI_Request under_way = native(request);
-    if (under_way != MPI_REQUEST_NULL) (void)MPI_Cancel(&under_way);
+    if (under_way != MPI_REQUEST_NULL) (void)mpi().cancel(&under_way);
   }
 
   Result<std::unique_ptr<MpiPort>> subgroup(std::span<const unsigned> ranks,
@@ -162,17 +172,17 @@ class Port final : public MpiPort {
     std::vector<int> members(ranks.begin(), ranks.end());
     MPI_Group all = MPI_GROUP_NULL;
     MPI_Group some = MPI_GROUP_NULL;
-    int code = MPI_Comm_group(communicator_, &all);
+    int code = mpi().comm_group(communicator_, &all);
     if (code == MPI_SUCCESS) {
-      code = MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some);
+      code = mpi().group_incl(all, static_cast<int>(members.size()), members.data(), &some);
     }
     auto port = std::make_unique<Port>();
     if (code == MPI_SUCCESS) {
-      code =
-          MPI_Comm_create_group(communicator_, some, static_cast<int>(tag), &port->communicator());
+      code = mpi().comm_create_group(communicator_, some, static_cast<int>(tag),
+                                     &port->communicator());
     }
-    if (some != MPI_GROUP_NULL) (void)MPI_Group_free(&some);
-    if (all != MPI_GROUP_NULL) (void)MPI_Group_free(&all);
+    if (some != MPI_GROUP_NULL) (void)mpi().group_free(&some);
+    if (all != MPI_GROUP_NULL) (void)mpi().group_free(&all);
     if (code != MPI_SUCCESS) return tl::unexpected(mpi_error("MPI_Comm_create_group", code));
     const Status status = port->settle();
     if (!status.is_ok()) return tl::unexpected(status);
@@ -205,7 +215,7 @@ class Module final : public MpiModule {
   Module() {
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
     int length = 0;
-    if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) return;
+    if (mpi().get_library_version(text.data(), &length) != MPI_SUCCESS) return;
     const std::string_view words(text.data(), static_cast<std::size_t>(length));
     library_ = words.substr(0, words.find_first_of("\n,"));
   }
@@ -215,7 +225,7 @@ class Module final : public MpiModule {
   Result<MpiOpening> open() override {
     auto port = std::make_unique<Port>();
     MPI_Request request = MPI_REQUEST_NULL;
-    if (const int code = MPI_Comm_idup(MPI_COMM_WORLD, &port->communicator(), &request);
+    if (const int code = mpi().comm_idup(MPI_COMM_WORLD, &port->communicator(), &request);
         code != MPI_SUCCESS) {
       return tl::unexpected(mpi_error("MPI_Comm_idup", code));
     }
@@ -233,19 +243,19 @@ class Module final : public MpiModule {
 void finalise() {
   if (process_state().failed || process_state().ports > 0) return;
   int finalised = 0;
-  if (MPI_Finalized(&finalised) == MPI_SUCCESS && finalised == 0) (void)MPI_Finalize();
+  if (mpi().finalized(&finalised) == MPI_SUCCESS && finalised == 0) (void)mpi().finalize();
 }
 
 Status start_mpi() {
   int running = 0;
   int given = MPI_THREAD_SINGLE;
-  if (const int code = MPI_Initialized(&running); code != MPI_SUCCESS) {
+  if (const int code = mpi().initialized(&running); code != MPI_SUCCESS) {
     return mpi_error("MPI_Initialized", code);
   }
   if (running != 0) {
-    (void)MPI_Query_thread(&given);
+    (void)mpi().query_thread(&given);
   } else {
-    const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given);
+    const int code = mpi().init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given);
     if (code != MPI_SUCCESS) return mpi_error("MPI_Init_thread", code);
     (void)std::atexit(finalise);
   }
@@ -262,6 +272,7 @@ Result<MpiModule*> make_module(std::string_view version) {
     return fail(Code::kInvalidArgument, "the module is of version ", gradpress::version(),
                 ", the library of ", version, "; install both from one build");
   }
+  if (!calls()) return tl::unexpected(calls().error());
   static const Status started = start_mpi();
   if (!started.is_ok()) return tl::unexpected(started);
   static Module module;

@@ -32,7 +32,8 @@ struct MpiWorld {
 /// Opens the module of the MPI that started this process: libgradpress_mpi_openmpi.so when there is
 /// OMPI_COMM_WORLD_RANK or PMIX_RANK, libgradpress_mpi_mpich.so when there is PMI_RANK; looked for
 /// beside the library or program, one folder up, and where libraries are installed. The variable
-/// GRADPRESS_MPI_MODULE names another file. Opened once per process, and never closed.
+/// GRADPRESS_MPI_MODULE names another file. Opened once per process, and never closed. It calls its
+/// own MPI whatever other one the process has loaded.
 /// Errors: kInvalidArgument when no MPI started this process or the module is not there, naming the
 ///         package; the module's own.
 Result<MpiModule*> open_mpi_module(const Environment& environment);
