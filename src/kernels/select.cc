@@ -151,7 +151,7 @@ namespace {
 constexpr std::size_t kFewValues = 512;
 
 Rank kth_largest_of_few(std::span<const float> values, KeyMap key, std::size_t k) {
-  std::array<std::uint32_t, kFewValues> buffer;
+  std::array<std::uint32_t, kFewValues> buffer{};
   const auto keys = std::span(buffer).first(values.size());
   std::ranges::transform(values, keys.begin(), key);
   const auto kth = keys.begin() + static_cast<std::ptrdiff_t>(k - 1);
