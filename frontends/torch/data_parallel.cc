@@ -55,6 +55,11 @@ void clip(std::span<const at::Tensor> gradients, double limit) {
   }
 }
 
+/// Owns the autograd node that adds to a parameter's gradient: a shared_ptr up to torch 2.12, an
+/// intrusive_ptr after it.
+using Accumulator =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
 Status caught(const std::exception& error) {
   return Status::error(Code::kInternal, "ddp: torch says: ", error.what());
 }
@@ -97,7 +102,7 @@ class Replica final : public DataParallel {
  private:
   /// One parameter's way through a step.
   struct Slot {
-    std::shared_ptr<torch::autograd::Node> accumulator;  ///< the parameter keeps it weakly
+    Accumulator accumulator;  ///< the parameter keeps it weakly
     std::uintptr_t hook = 0;
     bool seen = false;    ///< a gradient has come since the last step
     bool handed = false;  ///< the engine has it

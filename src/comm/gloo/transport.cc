@@ -28,11 +28,12 @@ constexpr Grain kGrain{.segment_bytes = std::size_t{512} << 10, .window = 3};
 /// Our store as Gloo wants it: failures are exceptions.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(store::StoreClient& store, std::string prefix, milliseconds patience)
-      : store_(store), prefix_(std::move(prefix)), patience_(patience) {}
+  GlooStore(std::shared_ptr<Meeting> meeting, std::string prefix, milliseconds patience)
+      : meeting_(std::move(meeting)), prefix_(std::move(prefix)), patience_(patience) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    const Status status = store_.set(prefix_ + key, std::string_view(data.data(), data.size()));
+    const Status status =
+        meeting_->store->set(prefix_ + key, std::string_view(data.data(), data.size()));
     if (!status.is_ok()) throw std::runtime_error(status.message());
   }
   std::vector<char> get(const std::string& key) override {
@@ -46,15 +47,27 @@ class GlooStore final : public gloo::rendezvous::Store {
 
  private:
   std::string value_of(const std::string& key, milliseconds patience) {
-    auto value = store_.get(prefix_ + key, patience);
+    auto value = meeting_->store->get(prefix_ + key, patience);
     if (!value) throw std::runtime_error(value.error().message());
     return std::move(*value);
   }
 
-  store::StoreClient& store_;
+  const std::shared_ptr<Meeting> meeting_;
   const std::string prefix_;
   const milliseconds patience_;
 };
+
+/// Gloo takes the store by reference, since 2025 by shared_ptr. A template, so that only the call
+/// that this Gloo has is compiled.
+template <class Context>
+void connect_full_mesh(Context& context, const std::shared_ptr<GlooStore>& store,
+                       std::shared_ptr<gloo::transport::Device>& device) {
+  if constexpr (requires { context.connectFullMesh(store, device); }) {
+    context.connectFullMesh(store, device);
+  } else {
+    context.connectFullMesh(*store, device);
+  }
+}
 
 }  // namespace
 
@@ -67,9 +80,10 @@ Result<std::unique_ptr<Transport>> GlooTransport::connect(Options options) {
       const QuietPipe quiet;
       context = std::make_shared<gloo::rendezvous::Context>(rank, size);
       context->setTimeout(std::max(options.start_timeout / kConnectFactor, kLeastConnect));
-      GlooStore store(*options.meeting->store,
-                      options.meeting->job + "/gloo/" + options.group + "/", options.start_timeout);
-      context->connectFullMesh(store, options.device);
+      const auto store = std::make_shared<GlooStore>(
+          options.meeting, options.meeting->job + "/gloo/" + options.group + "/",
+          options.start_timeout);
+      connect_full_mesh(*context, store, options.device);
     } catch (const std::exception& error) {
       return fail(Code::kPeerLost, options.group,
                   ": all ranks have come, but not all could connect to each other: ", error.what(),
