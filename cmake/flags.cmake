@@ -13,7 +13,7 @@ endif()
 # gradpress_flags: what every target of ours is compiled with; never exported to users.
 add_library(gradpress_flags INTERFACE)
 target_compile_options(gradpress_flags INTERFACE
-  -Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
+  -Wall -Wextra $<$<BOOL:${GRADPRESS_WERROR}>:-Werror> -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual
   # Payload bytes must not depend on whether a target has fused multiply-add.
   -ffp-contract=off
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
