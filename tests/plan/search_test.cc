@@ -5,6 +5,8 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "plan/graph.h"
 #include "plan/planner.h"
@@ -96,27 +98,76 @@ TEST(Graph, PricesEveryPathAsTheOptionAlone) {
   }
 }
 
-struct Published {
-  std::vector<Trace> traces;
-  std::vector<Cluster> clusters;
+/// Models and the clusters that they are planned for.
+struct Models {
+  std::string source;
+  /// By how much another strategy may be faster than best's: the numbers of its search were set
+  /// while looking at the recorded models.
+  double lead = 0.0;
+  /// Tensors of the models that are planned exactly, and how many such plans are found at least:
+  /// with four, some take seconds and some too long.
+  std::vector<std::size_t> exact_tensors = {3, 4};
+  std::size_t least_answers = 50;
+  std::vector<Trace> traces = {};
+  std::vector<Cluster> clusters = {};
   std::vector<codec::Spec> codecs = {*codec::parse_spec("randomk:0.01"),
                                      *codec::parse_spec("dgc:0.01"), *codec::parse_spec("efsign")};
 };
 
-Published published() {
-  Published data;
+/// Time of a codec that costs `least_us` up to `flat` elements, and in proportion above.
+CostCurve proportional(double least_us, std::uint64_t flat) {
+  return CostCurve({{1, least_us, least_us / 4.0},
+                    {flat, least_us, least_us / 4.0},
+                    {64 * flat, 64.0 * least_us, 16.0 * least_us}});
+}
+
+/// Eight machines of eight workers with accelerators.
+Cluster accelerators(std::string name, LinkModel::Rate intra, LinkModel::Rate inter) {
+  Cluster cluster;
+  cluster.name = std::move(name);
+  cluster.topology = {.machines = 8, .workers = 8};
+  cluster.intra.link = intra;
+  cluster.inter.link = inter;
+  for (const auto& [codec, device_us] :
+       {std::pair{"randomk", 54.0}, {"dgc", 356.0}, {"efsign", 90.0}}) {
+    cluster.codec_costs[codec] = {proportional(device_us, 1 << 20), proportional(16.0, 1 << 14)};
+  }
+  return cluster;
+}
+
+Models built_in() {
+  Models data{.source = "built-in models", .lead = 0.01, .exact_tensors = {3}, .least_answers = 30};
+  for (const char* const name : {"vgg16", "resnet101", "bert-base", "gpt2", "lstm"}) {
+    data.traces.push_back(*zoo_trace(name, {.tflops = 15}));
+  }
+  data.clusters.push_back(accelerators("pcie, 25 Gb/s", {.latency_us = 15, .gbps = 100},
+                                       {.latency_us = 50, .gbps = 22}));
+  data.clusters.push_back(accelerators("nvlink, 100 Gb/s", {.latency_us = 10, .gbps = 1200},
+                                       {.latency_us = 50, .gbps = 60}));
+  return data;
+}
+
+Models recorded(const std::string& folder) {
+  Models data{.source = folder};
   for (const char* const name : {"vgg16", "resnet101", "ugatit", "bert-base", "gpt2", "lstm"}) {
-    data.traces.push_back(*read_trace(test::data_folder() + "/traces/" + name + ".json"));
+    data.traces.push_back(*read_trace(folder + "/traces/" + name + ".json"));
   }
   for (const char* const name : {"pcie-25g", "nvlink-100g"}) {
-    data.clusters.push_back(*read_cluster(test::data_folder() + "/clusters/" + name + ".json"));
+    data.clusters.push_back(*read_cluster(folder + "/clusters/" + name + ".json"));
   }
   return data;
 }
 
-TEST(Best, IsNeverWorseThanAnyOtherStrategyOnThePublishedModels) {
-  GRADPRESS_NEEDS_DATA();
-  const Published data = published();
+/// The built-in models, and the recorded ones where they are.
+std::vector<Models> all_models() {
+  std::vector<Models> all = {built_in()};
+  if (const std::string folder = test::data_folder(); !folder.empty()) {
+    all.push_back(recorded(folder));
+  }
+  return all;
+}
+
+void no_strategy_beats_best(const Models& data) {
   for (const Cluster& cluster : data.clusters) {
     for (const Trace& trace : data.traces) {
       for (const codec::Spec& spec : data.codecs) {
@@ -133,8 +184,9 @@ TEST(Best, IsNeverWorseThanAnyOtherStrategyOnThePublishedModels) {
           const auto other = named.plan(request);
           ASSERT_TRUE(other.has_value()) << named.name << ": " << other.error().to_string();
           const double us = predict_us(request.setting, *other);
-          EXPECT_GE(us, report.value_us - 1e-3) << trace.model << " " << cluster.name << " "
-                                                << codec::to_text(spec) << ": " << named.name;
+          EXPECT_GE(us, report.value_us * (1.0 - data.lead) - 1e-3)
+              << trace.model << " " << cluster.name << " " << codec::to_text(spec) << ": "
+              << named.name;
           EXPECT_GE(us, report.bound_us * (1.0 - 1e-9)) << named.name;
         }
       }
@@ -142,12 +194,17 @@ TEST(Best, IsNeverWorseThanAnyOtherStrategyOnThePublishedModels) {
   }
 }
 
-TEST(Best, IsWithinOnePercentOfTheOptimum) {
-  GRADPRESS_NEEDS_DATA();
-  const Published data = published();
+TEST(Best, IsNeverWorseThanAnyOtherStrategy) {
+  for (const Models& data : all_models()) {
+    SCOPED_TRACE(data.source);
+    no_strategy_beats_best(data);
+  }
+}
+
+void best_is_near_optimal(const Models& data) {
   std::size_t answered = 0;
   double worst = 1.0;
-  for (const std::size_t tensors : {3, 4}) {
+  for (const std::size_t tensors : data.exact_tensors) {
     for (const Cluster& cluster : data.clusters) {
       for (const Trace& trace : data.traces) {
         const Trace cut = trace.largest(tensors);
@@ -168,16 +225,19 @@ TEST(Best, IsWithinOnePercentOfTheOptimum) {
       }
     }
   }
-  EXPECT_GE(answered, 50U);
-  RecordProperty("cases", static_cast<int>(answered));
-  std::printf("optimal answered %zu cases; best is at most %.4f %% above it\n", answered,
-              100.0 * (worst - 1.0));
+  EXPECT_GE(answered, data.least_answers);
+  std::printf("%s: optimal answered %zu cases; best is at most %.4f %% above it\n",
+              data.source.c_str(), answered, 100.0 * (worst - 1.0));
 }
 
-/// best plans so few messages exactly: here the search alone is held to the optimum.
-TEST(Best, SearchesWellWithoutItsExactEnd) {
-  GRADPRESS_NEEDS_DATA();
-  const Published data = published();
+TEST(Best, IsWithinOnePercentOfTheOptimum) {
+  for (const Models& data : all_models()) {
+    SCOPED_TRACE(data.source);
+    best_is_near_optimal(data);
+  }
+}
+
+void search_is_near_optimal(const Models& data) {
   std::size_t answered = 0;
   std::size_t within = 0;
   double worst = 1.0;
@@ -210,8 +270,16 @@ TEST(Best, SearchesWellWithoutItsExactEnd) {
   EXPECT_GE(within, 50U);
   EXPECT_GE(within + 1, answered) << "more than one case is above 1 %";
   EXPECT_LE(worst, 1.015);
-  std::printf("%zu cases, %zu within 1 %%; at most %.4f %% above the optimum\n", answered, within,
-              100.0 * (worst - 1.0));
+  std::printf("%s: %zu cases, %zu within 1 %%; at most %.4f %% above the optimum\n",
+              data.source.c_str(), answered, within, 100.0 * (worst - 1.0));
+}
+
+/// best plans so few messages exactly: here the search alone is held to the optimum.
+TEST(Best, SearchesWellWithoutItsExactEnd) {
+  for (const Models& data : all_models()) {
+    SCOPED_TRACE(data.source);
+    search_is_near_optimal(data);
+  }
 }
 
 TEST(Optimal, AgreesWithBruteForceOnSmallSpaces) {
@@ -239,14 +307,19 @@ TEST(Optimal, AgreesWithBruteForceOnSmallSpaces) {
   }
 }
 
-TEST(Optimal, RefusesWithACountWhenTheSpaceIsTooLarge) {
-  GRADPRESS_NEEDS_DATA();
-  const Published data = published();
+void optimal_refuses(const Models& data) {
   const std::vector<codec::Spec> codecs = {data.codecs[2]};
   const auto optimal = plan_optimal({{data.traces[0], data.clusters[0], codecs}, {}});
   ASSERT_FALSE(optimal.has_value());
   EXPECT_NE(optimal.error().message().find("strategies is too large"), std::string::npos)
       << optimal.error().message();
+}
+
+TEST(Optimal, RefusesWithACountWhenTheSpaceIsTooLarge) {
+  for (const Models& data : all_models()) {
+    SCOPED_TRACE(data.source);
+    optimal_refuses(data);
+  }
 }
 
 TEST(Best, IsDeterministicAndFitsEveryRandomSetting) {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "plan/tree.h"
-#include "support/data.h"
 #include "support/random_setting.h"
 #include "support/reference_timeline.h"
 

@@ -1,7 +1,6 @@
-// The traces, clusters and texts that tests read but the project does not ship.
+// Recorded traces and clusters, which the project does not ship. Tests run on built-in models, and
+// on these where they are.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
@@ -15,9 +14,3 @@ inline std::string data_folder() {
 }
 
 }  // namespace gradpress::test
-
-/// Ends a test that needs the data where there is none, and says so.
-#define GRADPRESS_NEEDS_DATA()                                                 \
-  if (gradpress::test::data_folder().empty()) {                                \
-    GTEST_SKIP() << "GRADPRESS_DATA names no folder with traces and clusters"; \
-  }
