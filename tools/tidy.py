@@ -9,7 +9,7 @@ same text, and reading it seven times takes seven times as long.
 
 The plug-in tidy/own_code_scope.cc keeps the checks out of system headers, where they spend most of their time and
 report nothing. It is built here, and used once clang-tidy finds with it all that tidy/findings.cc has wrong. Without
-libclang-14-dev it is left out, which a line says.
+libclang-dev it is left out, which a line says.
 """
 import argparse
 import concurrent.futures
@@ -76,7 +76,7 @@ def narrowed(version):
         return arguments
     headers = "/usr/lib/llvm-14/include"
     if not pathlib.Path(headers, "clang-tidy").is_dir():
-        print("tidy: libclang-14-dev is not installed: the checks read system headers too, and take four times as long")
+        print("tidy: libclang-dev is not installed: the checks read system headers too, and take four times as long")
         return []
     fresh = library.with_suffix(f".{os.getpid()}")
     subprocess.run(["clang++", "-std=c++17", "-O1", "-fPIC", "-shared", "-fno-rtti", "-isystem", headers, str(SCOPE),
