@@ -239,6 +239,11 @@ class GRADPRESS_API Engine {
   Engine() = default;
 };
 
+/// The residuals that a rank's Engine::checkpoint() holds, by tensor: what copy_residual() gave
+/// when it was taken. For jobs that go on with another number of workers. Errors: kCorruptPayload.
+GRADPRESS_API Result<std::vector<std::vector<float>>> checkpoint_residuals(
+    std::span<const std::byte> checkpoint);
+
 /// Writes a recorded trace in the format gradpress-trace-1, with the spreads beside the means.
 GRADPRESS_API Status write_trace(const std::string& file, std::string_view model,
                                  const RecordedTrace& trace);

@@ -10,7 +10,7 @@ namespace gradpress::engine {
 
 namespace {
 
-constexpr std::uint64_t kMark = 0x314B435052474447;  // "GDGRPCK1", little-endian
+constexpr std::uint64_t kMark = 0x324B435052474447;  // "GDGRPCK2", little-endian
 
 }  // namespace
 
@@ -23,10 +23,15 @@ std::vector<std::byte> save_checkpoint(const CheckpointHead& head, Runtime& runt
   body.put(head.step);
   body.put(head.turn);
   body.put(static_cast<std::uint32_t>(velocity != nullptr ? 1 : 0));
+  body.put(static_cast<std::uint32_t>(runtime.tensors()));
   for (std::uint32_t tensor = 0; tensor < runtime.tensors(); ++tensor) {
     const auto [message, member] = runtime.place_of(tensor);
-    runtime.message(message).save(member, body);
-    if (velocity != nullptr) velocity->save(tensor, body);
+    const sync::Message& carrier = runtime.message(message);
+    sync::ByteWriter state;
+    carrier.save(member, state);
+    if (velocity != nullptr) velocity->save(tensor, state);
+    body.put(std::uint64_t{carrier.spec().members[member].shape.elements()});
+    body.put_bytes(state.take());
   }
   const std::vector<std::byte> bytes = body.take();
   sync::ByteWriter all;
@@ -56,6 +61,7 @@ Result<Checkpoint> Checkpoint::open(std::span<const std::byte> bytes) {
   found.head_.step = found.rest_.get<std::uint64_t>();
   found.head_.turn = found.rest_.get<std::uint32_t>() % 2;
   found.has_momentum_ = found.rest_.get<std::uint32_t>() != 0;
+  found.tensors_ = found.rest_.get<std::uint32_t>();
   if (!found.rest_.status()) return tl::unexpected(found.rest_.status());
   return found;
 }
@@ -69,13 +75,33 @@ Status Checkpoint::load(Runtime& runtime, Velocity* velocity) {
   for (std::uint32_t tensor = 0; tensor < runtime.tensors(); ++tensor) {
     const auto [message, member] = runtime.place_of(tensor);
     sync::Message& carrier = runtime.message(message);
-    if (Status status = carrier.load(member, rest_); !status) return status;
+    const auto elements = rest_.get<std::uint64_t>();
+    sync::ByteReader state(rest_.bytes());
+    if (!rest_.status()) return rest_.status();
+    if (Status status = carrier.load(member, state); !status) return status;
     if (velocity == nullptr) continue;
-    const std::uint64_t elements = carrier.spec().members[member].shape.elements();
-    if (Status status = velocity->load(tensor, elements, rest_); !status) return status;
+    if (Status status = velocity->load(tensor, elements, state); !status) return status;
   }
   if (rest_.at_end()) return {};
   return Status::error(Code::kCorruptPayload, "checkpoint: bytes are left over at its end");
+}
+
+Result<std::vector<std::vector<float>>> Checkpoint::residuals() {
+  std::vector<std::vector<float>> all;
+  for (std::uint32_t tensor = 0; tensor < tensors_; ++tensor) {
+    const auto elements = rest_.get<std::uint64_t>();
+    sync::ByteReader state(rest_.bytes());
+    if (!rest_.status()) return tl::unexpected(rest_.status());
+    if (elements > kMaxElements) {
+      return fail(Code::kCorruptPayload, "checkpoint: tensor ", tensor, " has ", elements,
+                  " elements, at most ", kMaxElements, " are possible");
+    }
+    std::vector<float>& residual = all.emplace_back(elements);
+    if (Status status = sync::Message::add_saved_residual(state, residual); !status) {
+      return tl::unexpected(status);
+    }
+  }
+  return all;
 }
 
 std::string first_difference(const std::string& saved, const std::string& here) {

@@ -37,11 +37,15 @@ class Checkpoint {
   /// Requires: a runtime of head().description.
   /// Errors: kCorruptPayload; the runtime's residuals are then unspecified.
   Status load(Runtime& runtime, Velocity* velocity);
+  /// What the rank's error feedback had kept of every tensor. Instead of load(), once.
+  /// Errors: kCorruptPayload.
+  Result<std::vector<std::vector<float>>> residuals();
 
  private:
   explicit Checkpoint(std::span<const std::byte> bytes) : rest_(bytes) {}
   CheckpointHead head_;
   bool has_momentum_ = false;
+  std::uint32_t tensors_ = 0;
   sync::ByteReader rest_;
 };
 

@@ -585,4 +585,13 @@ Result<std::unique_ptr<Engine>> Engine::make(World world, const std::vector<Engi
   return guarded([&] { return make_engine(std::move(world), tensors, options); });
 }
 
+Result<std::vector<std::vector<float>>> checkpoint_residuals(
+    std::span<const std::byte> checkpoint) {
+  return guarded([&]() -> Result<std::vector<std::vector<float>>> {
+    auto saved = engine::Checkpoint::open(checkpoint);
+    if (!saved) return tl::unexpected(saved.error());
+    return saved->residuals();
+  });
+}
+
 }  // namespace gradpress

@@ -170,6 +170,9 @@ class Message {
   /// option. Between steps.
   void save(std::size_t member, ByteWriter& out) const;
   Status load(std::size_t member, ByteReader& in);
+  /// Adds what copy_residual() gave when `in` was saved, without a message.
+  /// Errors: kCorruptPayload on bytes that are not a tensor's of out.size() elements.
+  static Status add_saved_residual(ByteReader& in, std::span<float> out);
 
  private:
   class Impl;

@@ -105,7 +105,16 @@ Status Message::Impl::load_momentum(std::size_t member, std::span<const float> m
 void Message::Impl::save(std::size_t member, ByteWriter& out) const {
   out.put(static_cast<std::uint32_t>(memories_[member]->parity));
   out.put_floats(memories_[member]->pending.span());
-  for (const Site& site : sites_) site.save(member, out);
+  out.put(static_cast<std::uint32_t>(sites_.size()));
+  for (unsigned site = 0; site < sites_.size(); ++site) {
+    // Where its residual lies in the tensor, and whether this rank's copy counts: what
+    // add_saved_residual() needs without the message.
+    const EncodeTask* task = first_encode(routes_[0], site);
+    const bool counted = task != nullptr && task->counted;
+    out.put(static_cast<std::uint32_t>(counted ? 1 : 0));
+    out.put(counted ? std::uint64_t{task->begins[member]} : std::uint64_t{0});
+    sites_[site].save(member, out);
+  }
 }
 
 Status Message::Impl::load(std::size_t member, ByteReader& in) {
@@ -117,10 +126,38 @@ Status Message::Impl::load(std::size_t member, ByteReader& in) {
   if (!pending.empty()) {
     if (Status status = add_to_next(member, pending); !status) return status;
   }
+  if (in.get<std::uint32_t>() != sites_.size()) {
+    return Status::error(Code::kCorruptPayload, "state of ", described_.members[member].name,
+                         ": wanted that of ", sites_.size(), " encode sites");
+  }
   for (Site& site : sites_) {
+    (void)in.get<std::uint32_t>();
+    (void)in.get<std::uint64_t>();
     if (Status status = site.load(member, in); !status) return status;
   }
   return {};
+}
+
+Status Message::add_saved_residual(ByteReader& in, std::span<float> out) {
+  (void)in.get<std::uint32_t>();
+  const auto add = [&](std::uint64_t begin, const std::vector<float>& part) {
+    if (begin > out.size() || part.size() > out.size() - begin) {
+      return Status::error(Code::kCorruptPayload, "saved residual: elements ", begin, " to ",
+                           begin + part.size(), " of a tensor of ", out.size());
+    }
+    kernels::add(out.subspan(begin, part.size()), part);
+    return Status();
+  };
+  Status status = add(0, in.floats());
+  const auto sites = in.get<std::uint32_t>();
+  for (std::uint32_t site = 0; status && in.status() && site < sites; ++site) {
+    const bool counted = in.get<std::uint32_t>() != 0;
+    const auto begin = in.get<std::uint64_t>();
+    const std::vector<float> part = in.floats();
+    (void)in.bytes();
+    if (counted) status = add(begin, part);
+  }
+  return status ? in.status() : status;
 }
 
 void Message::take_residual(std::size_t member, std::span<float> out) {

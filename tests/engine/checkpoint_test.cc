@@ -61,6 +61,29 @@ TEST_P(Restored, GoesOnAsIfNeverInterrupted) {
   }
 }
 
+TEST_P(Restored, TellsItsResidualsWithoutAnEngine) {
+  test::expect_all_ok(
+      on_every_rank(alike(options_of(GetParam())), [&](unsigned rank, Engine& engine) {
+        for (unsigned step = 0; step < 3; ++step) {
+          Gradients gradients = gradients_of(rank, step);
+          ASSERT_TRUE(test::run_step(engine, gradients).has_value());
+        }
+        const Bytes saved = engine.checkpoint();
+        const auto residuals = checkpoint_residuals(saved);
+        ASSERT_TRUE(residuals.has_value()) << residuals.error().message();
+        const Gradients like = gradients_of(rank, 0);
+        ASSERT_EQ(residuals->size(), like.size());
+        for (std::size_t i = 0; i < like.size(); ++i) {
+          std::vector<float> wanted(like[i].size());
+          engine.copy_residual(i, wanted);
+          EXPECT_EQ((*residuals)[i], wanted) << "tensor " << i;
+        }
+        Bytes damaged = saved;
+        damaged[damaged.size() / 2] ^= std::byte{1};
+        EXPECT_EQ(checkpoint_residuals(damaged).error().code(), Code::kCorruptPayload);
+      }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Checkpoint, Restored,
                          testing::Values(Setup{"None", "none"}, Setup{"AcpSgd", "acpsgd:2"},
                                          Setup{"PowerSgd", "powersgd:2"},
