@@ -1,9 +1,11 @@
 """All that differs between PyTorch 1.13 and 2.x, and nothing else."""
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -32,7 +34,44 @@ def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     backend = dist.ProcessGroupGloo(store, rank, size, timeout)
     if not hasattr(dist.ProcessGroup, "_register_backend"):  # 1.13: a backend is a process group
         return backend
-    import torch
     group = dist.ProcessGroup(store, rank, size)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
     return group
+
+
+# -- the device path ---------------------------------------------------------------------------------------------------
+
+
+def all_gather_flat(output: Any, own: Any, group: Any) -> Any:
+    """Starts an all-gather of equal flat tensors into one flat tensor, rank after rank; returns the work."""
+    if own.device.type == "cpu" or "gloo" in str(dist.get_backend(group)):  # 1.13's Gloo knows lists alone
+        parts = list(output.view(dist.get_world_size(group), -1).unbind(0))
+        return dist.all_gather(parts, own, group=group, async_op=True)
+    # From 2.13 on the second name warns.
+    start = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return start(output, own, group=group, async_op=True)
+
+
+def _autocast_by_device() -> bool:
+    try:
+        torch.is_autocast_enabled("cpu")
+    except TypeError:
+        return False
+    return True
+
+
+_AUTOCAST_BY_DEVICE = _autocast_by_device()  # 2.4 on
+
+
+def _autocast_enabled(device_type: str) -> bool:
+    if _AUTOCAST_BY_DEVICE:
+        try:
+            return torch.is_autocast_enabled(device_type)
+        except RuntimeError:  # a device without autocast
+            return False
+    return torch.is_autocast_cpu_enabled() if device_type == "cpu" else torch.is_autocast_enabled()
+
+
+def without_autocast(device_type: str) -> Any:
+    """A context in which matrix products keep float32, also where backward() was called under autocast."""
+    return torch.autocast(device_type, enabled=False) if _autocast_enabled(device_type) else contextlib.nullcontext()

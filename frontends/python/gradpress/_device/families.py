@@ -1,0 +1,31 @@
+"""Which class serves which codec."""
+from __future__ import annotations
+
+from typing import Dict, Type
+
+from gradpress._device.acpsgd import AcpSgd
+from gradpress._device.cast import Bf16, Fp16
+from gradpress._device.codec import Place, TensorCodec
+from gradpress._device.efsign import EfSign
+from gradpress._device.powersgd import PowerSgd
+from gradpress._device.randomk import RandomK
+from gradpress._device.raw import Raw
+from gradpress._device.spec import Spec
+from gradpress._device.topk import TopK
+
+_FAMILIES: Dict[str, Type[TensorCodec]] = {
+    "none": Raw, "fp16": Fp16, "bf16": Bf16, "topk": TopK, "randomk": RandomK, "efsign": EfSign, "powersgd": PowerSgd,
+    "acpsgd": AcpSgd}
+_ELEMENT_BYTES = {"torch.float16": 2, "torch.bfloat16": 2, "torch.float32": 4, "torch.float64": 8}
+
+
+def make(spec: Spec, place: Place, least_elements: int) -> TensorCodec:
+    """A tensor that is too small to gain travels raw."""
+    family = _FAMILIES[spec.name]
+    shape = place.shape
+    low_rank = spec.name in ("powersgd", "acpsgd")
+    gains = (shape.elements >= least_elements and (shape.is_matrix or not low_rank) and
+             spec.payload_bytes(shape) < _ELEMENT_BYTES[str(place.dtype)] * shape.elements)
+    if not gains and not family.elementwise:
+        spec, family = Spec("none"), Raw
+    return family(spec, place)
