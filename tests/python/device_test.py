@@ -208,7 +208,7 @@ def two_byte_gradients_are_added_in_float32_and_travel_in_two_bytes():
     for kind, codec in ((torch.bfloat16, "none"), (torch.bfloat16, "bf16"), (torch.float16, "none"), (torch.float32, "bf16")):
         sent = torch.bfloat16 if codec == "bf16" else kind
         # One length that the ranks divide, one that they do not.
-        for shapes in (((6, 32), (96,)), ((7, 31), (5,))):
+        for shapes in (((6, 32), (96,)), ((7, 31), (6,))):
             parameters = [torch.zeros(shape, dtype=kind) for shape in shapes]
             session = session_of(parameters, codec)
             gradients = [noise(shape, 3, kind) for shape in shapes]

@@ -23,7 +23,7 @@ class NoHostReads(TorchDispatchMode):
             torch.device(kwargs["device"]).type == "cpu"
         if name in _READS or masks or to_host:
             raise HostRead(f"the host reads a value of the device: {name}")
-        numbers = any(isinstance(argument, (int, float)) and isinstance(wanted.type, torch.TensorType)
+        numbers = any(isinstance(argument, (int, float)) and str(wanted.type) == "Tensor"
                       for argument, wanted in zip(args, func._schema.arguments))
         # 1.13 passes Python's numbers on as they are; the overload that takes them must be looked up again.
         return func.overloadpacket(*args, **kwargs) if numbers else func(*args, **kwargs)

@@ -30,7 +30,7 @@ class AcpSgd(LowRank):
     def decode(self, x: torch.Tensor, own: Any, result: torch.Tensor, turn: Turn,
                feedback: bool) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
         total = result.view_as(own)
-        mean = torch.mm(*self._sides(total * turn.scale()))
+        mean = torch.mm(*self._sides(total * turn.scale))
         left_over = self.matrix(x).addmm_(*self._sides(own), alpha=-1.0) if feedback else None
         arrived = self._right if self.parity else self._left
         arrived.copy_(torch.where(turn.ok, orthonormal(total), arrived))

@@ -27,15 +27,18 @@ class Place(NamedTuple):
     seed: int
 
 
-class Turn(NamedTuple):
+class Turn:
     """What all tensors of a bucket share when they are decoded."""
-    workers: int
-    ok: torch.Tensor  # bool, one element: all that arrived is finite
-    poison: torch.Tensor  # float32: 1, or NaN if not ok
 
-    def scale(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """1 / workers, or NaN if the bucket is not finite: what is multiplied by it becomes a mean or NaN."""
-        return self.poison.to(dtype) / self.workers
+    def __init__(self, workers: int, ok: torch.Tensor) -> None:
+        self.workers = workers
+        self.ok = ok  # bool, one element: all that arrived is finite
+        #: 1 / workers, or NaN if not ok: what is multiplied by it becomes a mean, or NaN. Float32, one element.
+        self.scale = self.scale_in(torch.float32)
+
+    def scale_in(self, dtype: torch.dtype) -> torch.Tensor:
+        one_or_zero = self.ok.to(dtype)
+        return one_or_zero / (one_or_zero * self.workers)
 
 
 class Sent(NamedTuple):

@@ -35,7 +35,7 @@ class EfSign(TensorCodec):
         mean = torch.zeros_like(x)
         for payload in result.unbind(0):
             mean.add_(self._values(payload))
-        mean.mul_(turn.scale())
+        mean.mul_(turn.scale)
         return mean, x.sub_(self._values(own)) if feedback else None
 
     def _values(self, payload: torch.Tensor) -> torch.Tensor:

@@ -12,11 +12,12 @@ from gradpress._device.codec import TensorCodec
 class Kept:
     """What lasts of a parameter from step to step."""
 
+    codec: TensorCodec  # DeviceSession.set_codec sets it and `feedback`
+
     def __init__(self, number: int, name: str, tensor: torch.Tensor) -> None:
         self.number = number
         self.name = name
         self.tensor = tensor
-        self.codec: TensorCodec = None  # type: ignore[assignment]  # DeviceSession sets it at once
         self.feedback = False
         self.residual: Optional[torch.Tensor] = None  # flat, float32, on the device, updated in place; None: zero
 

@@ -27,7 +27,7 @@ class PowerSgd(LowRank):
 
     def decode(self, x: torch.Tensor, own: Any, result: torch.Tensor, turn: Turn,
                feedback: bool) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        right = result.view(self.rank, -1) * turn.scale()
+        right = result.view(self.rank, -1) * turn.scale
         mean = (own.t() @ right).view(-1)
         self._right.copy_(torch.where(turn.ok, right, self._right))
         return mean, x.sub_(mean) if feedback else None

@@ -26,5 +26,5 @@ class RandomK(TensorCodec):
 
     def decode(self, x: torch.Tensor, own: Any, result: torch.Tensor, turn: Turn,
                feedback: bool) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        mean = torch.zeros_like(x).index_copy_(0, own, result).mul_(turn.scale())
+        mean = torch.zeros_like(x).index_copy_(0, own, result).mul_(turn.scale)
         return mean, x.index_fill_(0, own, 0.0) if feedback else None

@@ -25,5 +25,5 @@ class Raw(TensorCodec):
 
     def decode(self, x: torch.Tensor, own: Any, result: torch.Tensor, turn: Turn,
                feedback: bool) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        mean = result if self.route.kind == TWO_BYTE_SUM else result * turn.scale(result.dtype)
+        mean = result if self.route.kind == TWO_BYTE_SUM else result * turn.scale_in(result.dtype)
         return mean, None

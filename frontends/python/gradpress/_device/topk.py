@@ -34,5 +34,5 @@ class TopK(TensorCodec):
         for payload in result.unbind(0):
             indices = payload[:4 * self._kept].view(torch.int32).to(torch.int64) & 0xFFFFFFFF
             mean.index_add_(0, indices, payload[4 * self._kept:].view(torch.float32))
-        mean.mul_(turn.scale())
+        mean.mul_(turn.scale)
         return mean, x.index_fill_(0, own, 0.0) if feedback else None
