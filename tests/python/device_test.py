@@ -159,6 +159,29 @@ def all_codecs_run_on_tensors_without_memory():
             setattr(module, name, function)
 
 
+def a_flat_gather_uses_the_name_that_this_pytorch_has():
+    """From 2.13 on all_gather_into_tensor warns; before, all_gather_single does not exist; Gloo of 1.13 takes lists alone."""
+    names = ("get_backend", "all_gather", "all_gather_into_tensor", "all_gather_single")
+    before = {name: getattr(dist, name, None) for name in names}
+    output, own = torch.empty(8, device="meta"), torch.empty(8 // dist.get_world_size(), device="meta")
+    try:
+        for backend, newer, wanted in (("nccl", True, "all_gather_single"), ("nccl", False, "all_gather_into_tensor"),
+                                       ("gloo", True, "all_gather")):
+            called = []
+            dist.get_backend = lambda group: backend
+            dist.all_gather = lambda *args, **options: called.append("all_gather")
+            dist.all_gather_into_tensor = lambda *args, **options: called.append("all_gather_into_tensor")
+            dist.all_gather_single = (lambda *args, **options: called.append("all_gather_single")) if newer else None
+            _torch_versions.all_gather_flat(output, own, None)
+            assert called == [wanted], f"{backend}: {called}, wanted {wanted}"
+    finally:
+        for name, function in before.items():
+            if function is not None:
+                setattr(dist, name, function)
+            else:
+                delattr(dist, name)
+
+
 # -- what is applied -------------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +247,9 @@ def means_are_those_of_the_host_path():
 
 
 def fp16_is_torchs_hook():
+    if not _torch_versions.adds_float16(None, torch.device("cpu")):
+        print("skipped: torch's hook does not run: this Gloo cannot add float16")
+        return
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     theirs = models.wrapped()
     theirs.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -250,6 +276,23 @@ def two_byte_gradients_are_added_in_float32_and_travel_in_two_bytes():
             elements = sum(math.prod(shape) for shape in shapes)
             wanted = 2 * size * math.ceil(elements / size)
             assert session.last_step()["payload_bytes"] == wanted, f"{codec}, {kind}: {session.last_step()}, wanted {wanted}"
+
+
+def fp16_is_added_in_float32_where_the_group_cannot_add_float16():
+    adds = _torch_versions.adds_float16
+    try:
+        _torch_versions.adds_float16 = lambda group, device: False
+        parameters = [torch.zeros(33, 31)]
+        session = session_of(parameters, "fp16")
+    finally:
+        _torch_versions.adds_float16 = adds
+    line, = session.take_log()
+    assert "float16" in line and session.take_log() == []
+    gradient = noise((33, 31), 1)
+    mean, = reduced(session, parameters, [gradient])
+    total = sum(other.half().float() for other in everywhere(gradient))
+    assert torch.equal(mean, (total / dist.get_world_size()).half().float())
+    assert session.last_step()["payload_bytes"] == 2 * (33 * 31 + -(33 * 31) % dist.get_world_size())
 
 
 def two_byte_gradients_are_compressed_when_that_saves_bytes():
@@ -483,7 +526,8 @@ def damaged_checkpoints_are_refused_and_change_nothing():
             (saved._replace(codec="topk:0.1"), "topk:0.1"), (saved._replace(tensors=saved.tensors[:1]), "parameters"),
             (saved._replace(tensors=[first._replace(name="q"), saved.tensors[1]]), "q"),
             (saved._replace(tensors=[first._replace(parity=7), saved.tensors[1]]), "p0"),
-            (saved._replace(tensors=[first._replace(blocks={**first.blocks, "left": torch.zeros(3, 3)}), saved.tensors[1]]), "p0"),
+            (saved._replace(tensors=[first._replace(blocks={**first.blocks, "left": torch.zeros(3, 3)}), saved.tensors[1]]),
+             "p0"),
             (saved._replace(tensors=[first._replace(blocks={**first.blocks, "residual": torch.zeros(5)}), saved.tensors[1]]),
              "p0")):
         refused(lambda: session.restore(checkpoint.to_bytes(other)), word)
@@ -636,8 +680,10 @@ ANY_SIZE = [ranks_hold_the_same_finite_gradients, means_are_those_of_the_host_co
             a_cast_with_feedback_loses_nothing_and_keeps_no_nan, a_parameter_that_no_rank_uses_keeps_its_residual]
 workers.main(__name__, {
     1: [ranks_hold_the_same_finite_gradients],
-    2: [the_mode_fails_on_host_reads, all_codecs_run_on_tensors_without_memory, *ANY_SIZE, means_are_those_of_the_host_path,
-        fp16_is_torchs_hook, two_byte_gradients_are_compressed_when_that_saves_bytes, float64_gradients_are_added_in_float64,
+    2: [the_mode_fails_on_host_reads, all_codecs_run_on_tensors_without_memory,
+        a_flat_gather_uses_the_name_that_this_pytorch_has, *ANY_SIZE, means_are_those_of_the_host_path, fp16_is_torchs_hook,
+        fp16_is_added_in_float32_where_the_group_cannot_add_float16,
+        two_byte_gradients_are_compressed_when_that_saves_bytes, float64_gradients_are_added_in_float64,
         memory_formats_do_not_matter, autocast_around_the_hook_changes_nothing, zero_gradients_stay_zero,
         tiny_and_huge_gradients_keep_their_direction, nan_on_one_rank_is_nan_on_all_and_leaves_no_trace,
         residuals_can_be_read_scaled_and_added, a_checkpoint_goes_on_bit_for_bit,

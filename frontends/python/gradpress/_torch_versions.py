@@ -52,6 +52,19 @@ def all_gather_flat(output: Any, own: Any, group: Any) -> Any:
     return start(output, own, group=group, async_op=True)
 
 
+def adds_float16(group: Any, device: torch.device) -> bool:
+    """Whether the group can add float16 (Debian's PyTorch 2.14 has a Gloo that cannot). Every rank asks."""
+    if device.type != "cpu" and "gloo" not in str(dist.get_backend(group)):
+        return True
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=torch.float16, device=device), group=group)
+    except RuntimeError as error:
+        if "scalar type" not in str(error):
+            raise
+        return False
+    return True
+
+
 def _autocast_by_device() -> bool:
     try:
         torch.is_autocast_enabled("cpu")

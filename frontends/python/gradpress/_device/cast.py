@@ -20,14 +20,16 @@ class Cast(TensorCodec):
 
 
 class Fp16(Cast):
-    """torch's fp16_compress_hook to the bit: cast, divide, add in float16."""
+    """torch's fp16_compress_hook to the bit: cast, divide, add in float16. Added in float32 where the process group cannot
+    add float16."""
 
     def __init__(self, spec: Spec, place: Place) -> None:
         super().__init__(spec, place)
-        self.route = Route(SUM, torch.float16)
+        self.route = Route(SUM if place.adds_float16 else TWO_BYTE_SUM, torch.float16)
 
     def encode(self, x: torch.Tensor, step: int, first: Optional[torch.Tensor], workers: int) -> Sent:
-        return Sent(x.to(torch.float16).div(workers))
+        half = x.to(torch.float16)
+        return Sent(half.div(workers) if self.route.kind == SUM else half)
 
     def decode(self, x: torch.Tensor, own: Any, result: torch.Tensor, turn: Turn,
                feedback: bool) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:

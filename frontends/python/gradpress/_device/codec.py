@@ -25,6 +25,7 @@ class Place(NamedTuple):
     dtype: torch.dtype  # of the gradient
     number: int  # in the model
     seed: int
+    adds_float16: bool = True  # whether the process group can
 
 
 class Turn:

@@ -100,6 +100,7 @@ class DeviceSession:
         self._under_way: List[_Bucket] = []
         self._flags: Dict[Tuple[float, ...], torch.Tensor] = {}
         self._log: List[str] = []
+        self._float16_sums: Optional[bool] = None  # whether the process group adds float16; None: not asked yet
         self._running = ""
         self.set_codec(settings["codec"])
 
@@ -269,15 +270,22 @@ class DeviceSession:
     # -- between steps -----------------------------------------------------------------------------------------------------
 
     def set_codec(self, codec: str) -> None:
-        """Residuals carry over; factors begin anew. Errors: ValueError, and nothing has changed."""
-        made = []
+        """Residuals carry over; factors begin anew. Every rank calls it: for fp16 it may start a collective.
+
+        Errors: ValueError, and nothing has changed.
+        """
+        wanted = []
         for kept in self._kept:
             text = specs.rule_for(kept.name, self._rules)
             try:
-                spec = specs.parse(codec if text is None else text)
+                wanted.append(specs.parse(codec if text is None else text))
             except ValueError as error:
                 raise ValueError(f"{error} (for parameter {kept.name} on device {kept.tensor.device})") from None
-            place = Place(specs.MatrixShape.of(kept.tensor.shape), kept.tensor.device, kept.tensor.dtype, kept.number, self._seed)
+        made = []
+        for kept, spec in zip(self._kept, wanted):
+            shape, tensor = specs.MatrixShape.of(kept.tensor.shape), kept.tensor
+            place = Place(shape, tensor.device, tensor.dtype, kept.number, self._seed,
+                          spec.name != "fp16" or self._adds_float16(tensor.device))
             made.append(families.make(spec, place, self._least_elements))
         for kept, one in zip(self._kept, made):
             kept.codec = one
@@ -286,6 +294,13 @@ class DeviceSession:
                 kept.residual = torch.zeros(kept.tensor.numel(), dtype=torch.float32, device=kept.tensor.device)
         self._layouts.clear()
         self._running = codec
+
+    def _adds_float16(self, device: torch.device) -> bool:
+        if self._float16_sums is None:
+            self._float16_sums = _torch_versions.adds_float16(self._group, device)
+            if not self._float16_sums:
+                self._log.append("this process group cannot add float16: fp16 gradients are added in float32 instead")
+        return self._float16_sums
 
     def scale_residuals(self, factor: float) -> None:
         for kept in self._kept:

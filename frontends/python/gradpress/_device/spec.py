@@ -71,7 +71,8 @@ def parse(text: str) -> Spec:
     number = float(value) if _NUMBER.fullmatch(value) else None
     if name in ("topk", "randomk"):
         if number is None or not 0.0 < number <= 1.0:
-            raise ValueError(f"gradpress: codec \"{text}\": wanted a ratio above 0 and at most 1 after \"{name}:\", got \"{value}\"")
+            raise ValueError(f"gradpress: codec \"{text}\": wanted a ratio above 0 and at most 1 after \"{name}:\", "
+                             f"got \"{value}\"")
         return Spec(name, ratio=number)
     if name in ("powersgd", "acpsgd"):
         if number is None or not 1 <= number <= _MOST_RANK or number != int(number):
