@@ -47,8 +47,11 @@ Json json_of(const EngineStep& step) {
 
 Json json_of(const SessionEvent& event) {
   switch (event.kind) {
-    case SessionEvent::Kind::kStep:
-      return json_of(event.step);
+    case SessionEvent::Kind::kStep: {
+      Json step = json_of(event.step);
+      step["running"] = event.running;
+      return step;
+    }
     case SessionEvent::Kind::kFailed:
       return {{"event", "failed"},
               {"code", code_of(event.failure.code())},
@@ -157,6 +160,13 @@ gradpress_code gradpress_engine_unused(gradpress_engine* engine, const uint32_t*
     if (auto status = check_handle(engine, "engine"); !status) return status;
     if (auto status = check_list(tensors, count, "tensors"); !status) return status;
     return engine->session->mark_unused({tensors, count});
+  });
+}
+
+gradpress_code gradpress_engine_end_step(gradpress_engine* engine, gradpress_text** error) {
+  return guarded(error, [&]() -> gradpress::Status {
+    if (auto status = check_handle(engine, "engine"); !status) return status;
+    return engine->session->end_step();
   });
 }
 

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
 #include "engine.h"
@@ -97,6 +99,24 @@ gradpress_code gradpress_engine_checkpoint(gradpress_engine* engine, gradpress_t
     const auto saved = engine->session->checkpoint();
     if (!saved) return saved.error();
     *bytes = make_text(*saved);
+    return {};
+  });
+}
+
+gradpress_code gradpress_checkpoint_residuals(const void* bytes, size_t size,
+                                              gradpress_text** residuals, gradpress_text** error) {
+  if (residuals != nullptr) *residuals = nullptr;
+  return guarded(error, [&]() -> gradpress::Status {
+    if (auto status = check_list(bytes, size, "bytes"); !status) return status;
+    if (auto status = check_given(residuals, "residuals"); !status) return status;
+    const auto saved =
+        gradpress::checkpoint_residuals({static_cast<const std::byte*>(bytes), size});
+    if (!saved) return saved.error();
+    std::string all;
+    for (const std::vector<float>& one : *saved) {
+      all.append(reinterpret_cast<const char*>(one.data()), one.size() * sizeof(float));
+    }
+    *residuals = make_text(std::move(all));
     return {};
   });
 }

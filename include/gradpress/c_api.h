@@ -214,6 +214,9 @@ GRADPRESS_C_API gradpress_code gradpress_engine_ready(gradpress_engine* engine, 
 GRADPRESS_C_API gradpress_code gradpress_engine_unused(gradpress_engine* engine,
                                                        const uint32_t* tensors, size_t count,
                                                        gradpress_text** error);
+/* Ends the step under way, or an empty one, without a further bucket, and returns at once. */
+GRADPRESS_C_API gradpress_code gradpress_engine_end_step(gradpress_engine* engine,
+                                                         gradpress_text** error);
 /* Ends the step, if its last bucket has not, and waits for it. `report` may be NULL.
  * For callers that do not use gradpress_engine_next: an event is reported by one of the two only.
  */
@@ -222,7 +225,7 @@ GRADPRESS_C_API gradpress_code gradpress_engine_wait(gradpress_engine* engine,
                                                      gradpress_text** error);
 /* Waits for the next event, at most `timeout_ms` (negative: without limit), and stores it as JSON:
  *   {"event": "step", "step": 12, "finite": true, "sent_bytes": 31744, "promised_bytes": 31744,
- *    "exposed_us": 801.5, "unused": 0, "suspended": false}
+ *    "exposed_us": 801.5, "unused": 0, "suspended": false, "running": "acpsgd:4"}
  *   {"event": "failed", "code": 4, "message": "…"}   the step under way, and all later ones
  *   {"event": "log", "line": "…"}                    for the user
  *   {"event": "closed"}                              gradpress_engine_close was called
@@ -264,6 +267,11 @@ GRADPRESS_C_API gradpress_code gradpress_engine_add_residual(gradpress_engine* e
 GRADPRESS_C_API gradpress_code gradpress_engine_checkpoint(gradpress_engine* engine,
                                                            gradpress_text** bytes,
                                                            gradpress_text** error);
+/* The residuals that a rank's checkpoint holds: float32, tensor after tensor, in the order that
+ * gradpress_engine_make was given. For jobs that go on with another number of workers. */
+GRADPRESS_C_API gradpress_code gradpress_checkpoint_residuals(const void* bytes, size_t size,
+                                                              gradpress_text** residuals,
+                                                              gradpress_text** error);
 /* Errors: GRADPRESS_INVALID_ARGUMENT if tensors, codecs or world differ, GRADPRESS_CORRUPT_PAYLOAD;
  * the engine is then unchanged. */
 GRADPRESS_C_API gradpress_code gradpress_engine_restore(gradpress_engine* engine, const void* bytes,

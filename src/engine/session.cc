@@ -265,14 +265,23 @@ Status Session::mark_unused(std::span<const std::uint32_t> tensors) {
   return {};
 }
 
+Status Session::end_without_bucket() {
+  if (missing_ > 0 && !options_.engine.allow_unused) return check_complete({});
+  put_bucket(nullptr, nullptr, ElementType::kFloat32, true);
+  return {};
+}
+
+Status Session::end_step() {
+  const MutexLock lock(mutex_);
+  if (Status status = check_usable(); !status) return status;
+  return end_without_bucket();
+}
+
 Result<EngineStep> Session::wait() {
   const MutexLock lock(mutex_);
   if (Status status = check_usable(); !status) return tl::unexpected(status);
   if (in_step_ || ended_ == taken_) {
-    if (missing_ > 0 && !options_.engine.allow_unused) {
-      return tl::unexpected(check_complete({}));
-    }
-    put_bucket(nullptr, nullptr, ElementType::kFloat32, true);
+    if (Status status = end_without_bucket(); !status) return tl::unexpected(status);
   }
   const std::uint64_t target = ended_;
   ++inside_;

@@ -37,10 +37,11 @@ struct SessionOptions {
 struct SessionEvent {
   enum class Kind : std::uint8_t { kStep, kFailed, kLog, kClosed };
   Kind kind = Kind::kStep;
-  EngineStep step = {};   ///< kStep. `unused`: tensors that no rank used with return_unused, else
-                          ///< those without a gradient on this rank
-  Status failure = {};    ///< kFailed
-  std::string line = {};  ///< kLog
+  EngineStep step = {};  ///< kStep. `unused`: tensors that no rank used with return_unused, else
+                         ///< those without a gradient on this rank
+  std::string running = {};  ///< kStep: Engine::running() after it
+  Status failure = {};       ///< kFailed
+  std::string line = {};     ///< kLog
 };
 
 /// Threads: one hands gradients over; one calls next(); any may make the other calls.
@@ -83,6 +84,9 @@ class Session {
   /// These tensors have no gradient on this rank in the step under way: zeros are handed over for
   /// them, or nothing.
   Status mark_unused(std::span<const std::uint32_t> tensors) GRADPRESS_EXCLUDES(mutex_);
+  /// Ends the step that is under way, or an empty one, without a further bucket. Returns at once.
+  /// Errors: as push() with `last`.
+  Status end_step() GRADPRESS_EXCLUDES(mutex_);
   /// Ends the step that is under way, or an empty one when all events of earlier steps were taken,
   /// and waits for the last step that was ended. Takes its event.
   Result<EngineStep> wait() GRADPRESS_EXCLUDES(mutex_);
@@ -150,6 +154,7 @@ class Session {
       GRADPRESS_REQUIRES(mutex_);
   void mark(std::uint32_t tensor, std::uint8_t bit) GRADPRESS_REQUIRES(mutex_);
   void end_open_step() GRADPRESS_REQUIRES(mutex_);
+  Status end_without_bucket() GRADPRESS_REQUIRES(mutex_);
   void add_line(std::string_view line) GRADPRESS_EXCLUDES(mutex_);
   /// Whoever waits in a call is counted, so that the destructor can wait for them.
   void leave() GRADPRESS_REQUIRES(mutex_);

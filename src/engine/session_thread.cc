@@ -115,12 +115,14 @@ Status Session::finish_step() {
     from_floats(staging_[one.tensor].span(), one.type, one.memory);
   }
   staged_.clear();
+  std::string running = engine_->running();
   const MutexLock lock(mutex_);
   last_step_ = *step;
   Numbered& slot = outcomes_.push_back();
   slot.number = events_++;
   slot.event.kind = SessionEvent::Kind::kStep;
   slot.event.step = *step;
+  slot.event.running = std::move(running);
   events_changed_.notify_all();
   return {};
 }

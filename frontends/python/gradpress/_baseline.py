@@ -1,26 +1,26 @@
-"""What steps take by DDP's own all-reduce."""
+"""Step times of DDP's own all-reduce, which `auto` must beat."""
 from __future__ import annotations
 
 import statistics
 import time
-from typing import Callable, Optional
+from typing import Callable, List, Optional
 
 # The first steps pay for cold caches, and DDP rebuilds its buckets after one.
 _SETTLING = 2
 _TIMED = 3
 
 
-class OwnSteps:
-    """Times steps from one's beginning to the next's; the last three count."""
+class BaselineSteps:
+    """Times consecutive steps from the begin of one to the begin of the next; the last three count."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._began: Optional[float] = None
         self._steps = 0
-        self._times: list[float] = []
+        self._times: List[float] = []
 
     def step_begins(self) -> None:
-        """Of a step in a row that all go DDP's own way."""
+        """A step begins that DDP's own all-reduce synchronizes."""
         now = self._clock()
         if self._began is not None:
             self._steps += 1
@@ -28,8 +28,8 @@ class OwnSteps:
                 self._times = [*self._times, now - self._began][-_TIMED:]
         self._began = now
 
-    def other_way(self) -> None:
-        """The step that begins goes another way, so that a new row begins after it."""
+    def interrupt(self) -> None:
+        """The step that begins runs otherwise: timing starts anew after it."""
         self._began = None
         self._steps = 0
         self._times = []

@@ -1,96 +1,90 @@
-"""From a process group to a session: the connections that gradpress sends by, and what it knows of the machines."""
+"""From a torch process group to connections of gradpress's own between the same ranks."""
 from __future__ import annotations
 
 import array
-import atexit
 import fcntl
+import json
 import os
 import socket
 import struct
+import time
 import weakref
 from datetime import timedelta
-from typing import Any, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence
 
-import torch
 import torch.distributed as dist
 
-from gradpress import _core, _torch_versions
+from gradpress import _torch_versions
 
-Parameters = Sequence[Tuple[str, torch.Tensor]]
-AnySession = Union[_core.Session, _core.DeviceSession]
-
-# How many were made beside each process group: the same on all its ranks, because all attach in the same order.
+# Connections made beside each process group: the same count on all its ranks, because all attach in the same order.
 _made: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
-# Sessions have threads, which must end before the interpreter does.
-_open: "weakref.WeakSet[_core.Session]" = weakref.WeakSet()
-
-_CONNECT = timedelta(minutes=5)
 _SIOCGIFADDR = 0x8915
+# How long a rank is looked for once time is up.
+_LOOK_S = 0.05
 
 
-@atexit.register
-def _close_all() -> None:
-    for session in list(_open):
-        session.close()
+class Meeting(NamedTuple):
+    """Ranks that are about to connect: the store at which they meet, and who they are."""
+    store: Any
+    rank: int
+    size: int
+    deadline: float
+    start_timeout_s: float
 
 
-def device_path(parameters: Parameters, settings: Mapping[str, Any]) -> bool:
-    """Whether gradients are compressed where they are, by ATen's operators: those of a device when each codec has such a
-    path; those in host memory when the environment asks for it, which is for tests."""
-    codecs = [settings["codec"], *(codec for _, codec in settings["rules"])]
-    elsewhere = any(tensor.device.type != "cpu" for _, tensor in parameters)
-    asked = os.environ.get("GRADPRESS_DEVICE_PATH", "")
-    if asked not in ("", "aten", "host"):
-        raise ValueError(f'gradpress: GRADPRESS_DEVICE_PATH: wanted "aten", "host" or nothing, got "{asked}"')
-    if asked == "aten":
-        missing = [codec for codec in codecs if not _core.DeviceSession.can(codec)]
-        if missing:
-            raise ValueError(f"gradpress: GRADPRESS_DEVICE_PATH=aten: there is no such path for {', '.join(missing)}, only "
-                             "for none, fp16, bf16, topk, randomk, efsign, powersgd and acpsgd")
-        return True
-    return asked == "" and elsewhere and all(map(_core.DeviceSession.can, codecs))
-
-
-def open_device_session(process_group: Any, parameters: Parameters, settings: Mapping[str, Any]) -> _core.DeviceSession:
-    """For the same parameters without leaving their device; sends by the process group itself."""
-    return _core.DeviceSession(process_group, [name for name, _ in parameters], [tensor for _, tensor in parameters],
-                               dict(settings))
-
-
-def open_session(process_group: Any, parameters: Parameters, settings: Mapping[str, Any]) -> _core.Session:
-    """An engine for these parameters between the ranks of a process group; every rank calls it."""
-    sibling = _sibling(process_group)
-    session = _core.Session(sibling.group, [name for name, _ in parameters], [tensor for _, tensor in parameters],
-                            {"address": sibling.address, "local_size": sibling.local_size, **settings})
-    _open.add(session)
-    return session
-
-
-class Sibling(NamedTuple):
-    """A group of the same ranks as another."""
-    group: Any
-    address: str
-    local_size: int
-
-
-def _sibling(process_group: Any) -> Sibling:
-    """Connects the ranks of a process group once more, for gradpress alone.
-
-    DDP's own collectives (buffers, used parameters, join) pair by the order in which ranks issue them. Those of another
-    thread must not come between: hence connections of our own, between the same ranks, found at the same store.
-    """
+def meet(process_group: Any, start_timeout_s: float) -> Meeting:
+    """Begins a new connection of the group's ranks. Every rank calls it, in the same order among its calls."""
     count = _made.get(process_group, 0)
     _made[process_group] = count + 1
-    rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     store = dist.PrefixStore(str(count), _torch_versions.store_of(process_group))
-    group = _torch_versions.gloo_group(store, rank, size, _CONNECT)
-    return Sibling(group, own_address(), _workers_per_machine(store, rank, size))
+    return Meeting(store, dist.get_rank(process_group), dist.get_world_size(process_group),
+                   time.monotonic() + start_timeout_s, start_timeout_s)
+
+
+def _gather(meeting: Meeting, what: str, mine: str) -> List[str]:
+    """Every rank's text, by rank.
+
+    Raises RuntimeError that names the ranks whose text did not come in time.
+    """
+    keys = [f"{what}/{rank}" for rank in range(meeting.size)]
+    meeting.store.set(keys[meeting.rank], mine)
+    missing = [rank for rank, key in enumerate(keys) if not _comes(meeting, key)]
+    if missing:
+        raise RuntimeError(
+            f"gradpress: rank {meeting.rank} waited {meeting.start_timeout_s:g} s (start_timeout_s) for "
+            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))} to attach; every rank of the process "
+            "group must make the same gradpress calls in the same order")
+    return [meeting.store.get(key).decode() for key in keys]
+
+
+def _comes(meeting: Meeting, key: str) -> bool:
+    """Whether the key is set before the meeting's deadline. (1.13's stores cannot say at once whether a key is set.)"""
+    try:
+        meeting.store.wait([key], timedelta(seconds=max(_LOOK_S, meeting.deadline - time.monotonic())))
+    except RuntimeError:
+        return False
+    return True
+
+
+def agree(meeting: Meeting, written: Mapping[str, Any]) -> None:
+    """Compares what the ranks' users wrote, text by text.
+
+    Raises ValueError on every rank if they differ, with both texts.
+    """
+    texts = {name: value if isinstance(value, str) else repr(value) for name, value in written.items()}
+    ranks = [json.loads(text) for text in _gather(meeting, "written", json.dumps(texts))]
+    for name in sorted({name for one in ranks for name in one}):
+        values = [one.get(name, "nothing") for one in ranks]
+        other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
+        if other is not None:
+            raise ValueError(f"gradpress: the ranks disagree on {name}: rank 0 has {values[0]}, rank {other} has "
+                             f"{values[other]}; give every rank the same")
 
 
 def own_address() -> str:
     """The address at which other machines reach this one."""
-    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    interface = interface_name()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         if interface:
             request = array.array("B", struct.pack("256s", interface.encode()[:15]))
@@ -100,9 +94,14 @@ def own_address() -> str:
                 raise ValueError(f"gradpress: GLOO_SOCKET_IFNAME={interface}: wanted an interface with an IPv4 address, "
                                  f"got: {error.strerror}") from error
             return socket.inet_ntoa(request[20:24].tobytes())
-        # Sends nothing: the kernel only chooses the way.
+        # Sends nothing: the kernel only chooses the route.
         probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
         return str(probe.getsockname()[0])
+
+
+def interface_name() -> str:
+    """The first interface that torch's Gloo would use, or nothing."""
+    return os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
 
 
 def _machine() -> str:
@@ -110,10 +109,8 @@ def _machine() -> str:
     return f"{socket.gethostname()} {node}"
 
 
-def _workers_per_machine(store: Any, rank: int, size: int) -> int:
+def workers_per_machine(machines: Sequence[str]) -> int:
     """How many ranks share a machine, when they are numbered machine by machine and equally many; else 1."""
-    store.set(f"machine/{rank}", _machine())
-    machines = [store.get(f"machine/{other}") for other in range(size)]
     runs = [1]
     for previous, machine in zip(machines, machines[1:]):
         if machine == previous:
@@ -121,3 +118,44 @@ def _workers_per_machine(store: Any, rank: int, size: int) -> int:
         else:
             runs.append(1)
     return runs[0] if len(set(runs)) == 1 and len(set(machines)) == len(runs) else 1
+
+
+def connection(meeting: Meeting, timeout_s: float, address: Optional[str], local_size: Optional[int]) -> Mapping[str, Any]:
+    """What gradpress_group_connect needs. Rank 0's process hosts the store by which the ranks watch each other."""
+    if local_size is None:
+        local_size = workers_per_machine(_gather(meeting, "machine", _machine()))
+    options = {"backend": "gloo", "rank": meeting.rank, "size": meeting.size, "local_rank": meeting.rank % local_size,
+               "local_size": local_size, "store_host_rank": 0, "timeout_s": timeout_s,
+               "start_timeout_s": meeting.start_timeout_s}
+    if interface_name():
+        options["interface"] = interface_name()
+    if meeting.rank == 0:
+        options["store"], options["store_listener"] = _listen(meeting, address)
+    else:
+        options["store"] = _address_of_store(meeting)
+    return options
+
+
+def _listen(meeting: Meeting, address: Optional[str]) -> Any:
+    try:
+        host = address or own_address()
+        listener = socket.create_server((host, 0), backlog=max(128, meeting.size),
+                                        family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, ValueError) as error:
+        meeting.store.set("store", f"!{error}")
+        raise
+    port = listener.getsockname()[1]
+    text = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    meeting.store.set("store", text)
+    return text, listener.detach()
+
+
+def _address_of_store(meeting: Meeting) -> str:
+    if not _comes(meeting, "store"):
+        raise RuntimeError(f"gradpress: rank 0 did not say within {meeting.start_timeout_s:g} s (start_timeout_s) where it "
+                           "listens")
+    text = meeting.store.get("store").decode()
+    if text.startswith("!"):
+        raise RuntimeError(f"gradpress: rank 0 cannot listen for the other ranks: {text[1:]}; GLOO_SOCKET_IFNAME or "
+                           "attach(…, address=…) names the interface or the address")
+    return str(text)

@@ -1,9 +1,9 @@
-"""All that differs between PyTorch 1.13 and 2.x, and nothing else."""
+"""All that differs between PyTorch 1.13 and 2.14, and nothing else."""
 from __future__ import annotations
 
 import contextlib
 from datetime import timedelta
-from typing import Any
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
@@ -27,16 +27,72 @@ def store_of(process_group: Any) -> Any:
     return dist.PrefixStore(f"gradpress/{names[process_group]}", groups[process_group][1])
 
 
-def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """A Gloo group of exactly the ranks that meet at the store; nobody else need take part."""
-    if not hasattr(dist, "ProcessGroupGloo"):
-        raise RuntimeError("gradpress: this PyTorch has no Gloo; it needs a build with USE_GLOO")
-    backend = dist.ProcessGroupGloo(store, rank, size, timeout)
-    if not hasattr(dist.ProcessGroup, "_register_backend"):  # 1.13: a backend is a process group
-        return backend
-    group = dist.ProcessGroup(store, rank, size)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
-    return group
+def timeout_of(process_group: Any) -> timedelta:
+    """How long the group's own collectives wait for a peer."""
+    holders = [process_group]
+    if hasattr(process_group, "_get_backend"):  # 2.x: a group holds a backend per device
+        for kind in ("cpu", "cuda"):
+            try:
+                holders.insert(0, process_group._get_backend(torch.device(kind)))
+            except RuntimeError:
+                continue
+    for holder in holders:
+        options = getattr(holder, "options", None)
+        timeout = getattr(options, "_timeout", None)
+        if isinstance(timeout, timedelta):
+            return timeout
+    return timedelta(minutes=30)  # torch's default
+
+
+def after_accumulation(parameter: torch.nn.Parameter, call: Callable[[], None]) -> Any:
+    """Calls `call` whenever autograd has added to the parameter's gradient. Keep what this returns."""
+    register = getattr(parameter, "register_post_accumulate_grad_hook", None)  # 2.1
+    if register is not None:
+        return register(lambda _: call())
+    accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    accumulator.register_hook(lambda *_: call())
+    return accumulator  # its hooks live as long as it does
+
+
+def when_backward_ends(call: Callable[[], None]) -> bool:
+    """Calls `call` at the end of the backward pass that runs now; False if none runs."""
+    try:
+        torch.autograd.Variable._execution_engine.queue_callback(call)
+    except RuntimeError:
+        return False
+    return True
+
+
+def profiling() -> bool:
+    """Whether torch's profiler records this thread."""
+    return bool(torch.autograd._profiler_enabled())
+
+
+def unwrapped(model: Any) -> Any:
+    """The module that torch.compile was given, or the model itself."""
+    return getattr(model, "_orig_mod", model)
+
+
+def refusal(model: torch.nn.parallel.DistributedDataParallel) -> Optional[str]:
+    """Why gradpress cannot serve this DDP model, or None."""
+    if getattr(model, "_use_python_reducer", False):  # 2.3, torch._dynamo.config.optimize_ddp
+        return ('torch._dynamo.config.optimize_ddp = "python_reducer": DDP then calls no communication hook with its '
+                'buckets; set it to True or "ddp_optimizer" before the model is wrapped')
+    if getattr(model, "mixed_precision", None) is not None:  # 2.1
+        return ("DistributedDataParallel(mixed_precision=…): DDP then uses its only communication hook itself; use "
+                "torch.autocast instead")
+    return None
+
+
+def divides_buckets(model: torch.nn.parallel.DistributedDataParallel, first_step: bool) -> bool:
+    """Whether DDP divides gradients by the number of ranks, instead of multiplying by its inverse.
+
+    DDP multiplies by 1/W while it copies a gradient into its bucket, and divides where the gradient lies there already:
+    with `gradient_as_bucket_view` from the second step on. With `batched_grad_copy` (2.12) it divides the whole bucket.
+    """
+    if getattr(model, "batched_grad_copy", False) or getattr(model, "_batched_grad_copy", False):
+        return True
+    return bool(model.gradient_as_bucket_view) and not first_step
 
 
 # -- the device path ---------------------------------------------------------------------------------------------------

@@ -18,25 +18,27 @@ def main() -> int:
     if not dist.is_available():
         print("distributed    missing: this torch was built without it")
         return 1
-    gloo = hasattr(dist, "ProcessGroupGloo")
-    print(f"gloo           {'here' if gloo else 'missing: gradpress sends by it'}")
+    print(f"torch's gloo   {'here' if dist.is_gloo_available() else 'not here'}" if hasattr(dist, "is_gloo_available")
+          else f"torch's gloo   {'here' if hasattr(dist, 'ProcessGroupGloo') else 'not here'}")
     print(f"nccl           {'here; gradpress has never been run on it' if dist.is_nccl_available() else 'not here'}")
     try:
         import gradpress
+        from gradpress import _native
+        from gradpress._group import own_address
     except ImportError as error:
-        print(f"gradpress      its module does not load: {error}; build it for this Python and this torch")
+        print(f"gradpress      does not load: {error}")
         return 1
-    print(f"gradpress      {gradpress.__version__}, {os.path.dirname(gradpress.__file__)}")
-    from gradpress._group import own_address
+    print(f"gradpress      {gradpress.__version__}, {os.path.dirname(gradpress.__file__)}; C interface "
+          f"{_native.library.gradpress_api_version()}")
     try:
-        print(f"address        {own_address()} (GLOO_SOCKET_IFNAME, else the way to MASTER_ADDR)")
+        print(f"address        {own_address()} (GLOO_SOCKET_IFNAME, else the route to MASTER_ADDR)")
     except (OSError, ValueError) as error:
         print(f"address        {error}")
         return 1
     launched = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
                 if name in os.environ}
     print(f"launcher       {launched or 'none: start the program with torchrun'}")
-    return 0 if gloo else 1
+    return 0
 
 
 if __name__ == "__main__":
