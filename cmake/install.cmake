@@ -31,8 +31,14 @@ target_link_libraries(gradpress_shared PRIVATE "$<BUILD_INTERFACE:${room_librari
 target_link_libraries(gradpress_static PRIVATE ${room_libraries})
 
 # Hidden visibility hides our own symbols; this also hides the standard library's templates that we
-# instantiate, so that the exported names are the public API and nothing else.
+# instantiate, so that the exported names are the public API and nothing else. A library that carries
+# Gloo and Highway inside exports the C interface alone. It has no soname: programs open it by its
+# path, and what was linked with an installed libgradpress.so must not bind to it.
 set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+if(GRADPRESS_BUNDLED)
+  set(exports ${PROJECT_SOURCE_DIR}/cmake/exports_c.map)
+  set_target_properties(gradpress_shared PROPERTIES NO_SONAME ON)
+endif()
 target_link_options(gradpress_shared PRIVATE LINKER:--version-script=${exports})
 set_target_properties(gradpress_shared PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${exports})

@@ -94,9 +94,10 @@ std::vector<Check> look_around() {
   };
   add_backend("gloo", "TCP", "install libgloo-dev and build again");
   add_backend("mpi", "modules are beside this program or installed",
-              "install libopenmpi-dev or libmpich-dev and build gradpress_modules");
-  checks.push_back(program_check("trainer", "gradpress-train",
-                                 "install libtorch-dev and build again; needed by train alone"));
+              "install libopenmpi-dev or libmpich-dev and build from source");
+  checks.push_back(
+      program_check("trainer", "gradpress-train",
+                    "install libtorch-dev and build from source; needed by train alone"));
   checks.push_back(program_check("mpirun", "mpirun", "install openmpi-bin or mpich"));
   checks.push_back(program_check("chromium", "chromium",
                                  "install chromium; needed by the tests of pages alone"));

@@ -59,7 +59,7 @@ void add_train(CLI::App& app, int& exit_code) {
     std::fprintf(
         stderr,
         "gradpress train: no program gradpress-train beside this one, in libexec/gradpress "
-        "or in PATH; it is built where libtorch is (Debian: libtorch-dev)\n");
+        "or in PATH; install libtorch-dev (Debian) and build gradpress from source\n");
     exit_code = kFailed;
   });
 }

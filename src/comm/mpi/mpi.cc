@@ -88,7 +88,8 @@ Result<fs::path> find_module(const Environment& environment) {
     looked.append(looked.empty() ? "" : ", ").append(folder.string());
   }
   return fail(Code::kInvalidArgument, "backend mpi: no ", found->module, " in ", looked,
-              "; build gradpress with Debian's ", found->package, ", or set ", kModuleVariable);
+              "; install ", found->package, " (Debian) and build gradpress from source, or set ",
+              kModuleVariable, " to a module's file");
 }
 
 Result<MpiModule*> load(const fs::path& file) {
