@@ -89,17 +89,18 @@ def wheel_faults(wheel, header):
         machine_code = sorted(path.relative_to(root).as_posix() for path in root.rglob("*")
                               if path.is_file() and path.read_bytes()[:4] == b"\x7fELF")
         program = f"{'-'.join(wheel.name.split('-')[:2])}.data/scripts/gradpress"
-        wanted = sorted(["gradpress/libgradpress.so", program])
+        library = "gradpress/libgradpress.so"
+        wanted = sorted([library, program])
         if machine_code != wanted:
             faults.append(f"{wheel.name}: wanted machine code in {wanted}, got {machine_code}")
         for name in machine_code:
             faults += program_faults(name, root / name, bounds)
-        if wanted[0] in machine_code:
-            faults += export_faults(wanted[0], root / wanted[0], header)
+        if library in machine_code:
+            faults += export_faults(library, root / library, header)
         licenses = [name for name in archive.namelist() if "/licenses/" in name]
-        for library in ("gloo", "highway", "libxxhash", "nlohmann-json3", "libcli11", "libexpected"):
-            if not any(pathlib.PurePosixPath(name).name == library for name in licenses):
-                faults.append(f"{wheel.name}: carries {library} without its license")
+        for carried in ("gloo", "highway", "libxxhash", "nlohmann-json3", "libcli11", "libexpected"):
+            if not any(pathlib.PurePosixPath(name).name == carried for name in licenses):
+                faults.append(f"{wheel.name}: carries {carried} without its license")
     return faults
 
 
