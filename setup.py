@@ -35,7 +35,7 @@ def built():
     print(f"Gloo and Highway: {f'static, of {bundled}' if bundled else 'the shared libraries of this system'}", flush=True)
     subprocess.run(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_COMPILER=g++",
                     f"-DGRADPRESS_BUNDLED={bundled}", "-DGRADPRESS_WITH_GLOO=ON", "-DGRADPRESS_WITH_TORCH=OFF",
-                    "-DGRADPRESS_TESTS=OFF"], check=True)
+                    "-DGRADPRESS_TESTS=OFF", f"-DGRADPRESS_WERROR={os.environ.get('GRADPRESS_WERROR') or 'OFF'}"], check=True)
     jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
     subprocess.run(["ninja", "-C", folder, "-j", jobs, "gradpress_shared", "gradpress_cli"], check=True)
     return folder
