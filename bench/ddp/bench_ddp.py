@@ -2,7 +2,7 @@
 """Steps under DDP: gradpress beside plain DDP and torch's own hooks.
 
     bench_ddp.py BUILD [--parts replay-1gbit,training-1gbit] [--models lstm,vgg11] [--settings ddp,acpsgd:4]
-                       [--seconds 4] [--json F] [--markdown F]
+                       [--seconds 4] [--acpsgd FOLDER] [--json F] [--markdown F]
 
 A part is MODE-RATE[-WORLD]: replay or training, between shaped hosts of that rate; the rate `none` is the bare loopback
 device without hosts. All settings of a model are measured in the same processes, in blocks of steps that take turns; a
@@ -27,15 +27,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "multihost"))
 import hosts as shaped  # noqa: E402
 
-SETTINGS = "compute,ddp,torch-fp16,torch-powersgd,acpsgd:4,auto"
+PUBLISHED = "published-acpsgd"
+SETTINGS = f"compute,ddp,torch-fp16,torch-powersgd,{PUBLISHED},efsign,topk:0.01,dgc:0.01,sign,acpsgd:4,auto"
+# What auto may choose from here, whatever its default is: so its speed stays comparable.
+AUTO_CODECS = ["acpsgd:4", "efsign", "dgc:0.01"]
+# What a bucket may cost in the hook.
+MOST_HAND_OVER_US = 30.0
 # The whole table: what each part measures.
 PARTS = {"replay-1gbit": SETTINGS, "replay-100mbit": SETTINGS, "training-1gbit": SETTINGS,
          "replay-none": "ddp,auto", "training-none": "ddp,auto", "training-none-1": "ddp,auto,acpsgd:4"}
 MODELS = "resnet18,vgg11,lstm,transformer"
 WORLD = 4
 OURS = ("acpsgd:4", "auto")
-# What auto is held to: beside the best of all between hosts, beside plain DDP on the loopback device, with one worker.
-LEAST_OF_BEST, LEAST_OF_DDP, LEAST_ALONE = 0.95, 0.98, 0.97
+# What auto is held to: beside the best of what it may choose from between hosts, beside plain DDP on the loopback device.
+# With one worker DDP's speed must lie within the interval.
+LEAST_OF_BEST, LEAST_OF_DDP = 0.95, 0.98
 BEGIN, END = "<!-- ddp: begin -->", "<!-- ddp: end -->"
 
 
@@ -93,8 +99,12 @@ class Between(shaped.Hosts):
 
 
 def measure(place, part, model, args, python):
-    asked = {"model": model, "mode": part.mode, "rate_mbit": part.rate_mbit, "seconds": args.seconds,
-             "settings": (args.settings or PARTS.get(part.name, SETTINGS)).split(",")}
+    settings = (args.settings or PARTS.get(part.name, SETTINGS)).split(",")
+    if PUBLISHED in settings and not args.acpsgd:
+        print(f"{model:12} {PUBLISHED:16} not measured: --acpsgd FOLDER names the published code (lzhangbv/acpsgd)", flush=True)
+        settings.remove(PUBLISHED)
+    asked = {"model": model, "mode": part.mode, "rate_mbit": part.rate_mbit, "seconds": args.seconds, "settings": settings,
+             "acpsgd": str(args.acpsgd.resolve()) if args.acpsgd else "", "auto_codecs": AUTO_CODECS}
     ends = place.run([python, str(ROOT / "bench/ddp/worker.py"), json.dumps(asked)], part.world, args.timeout,
                      variables(args.build))
     lines = [line for line in ends[0][0].splitlines() if line.startswith("RESULT ")]
@@ -132,11 +142,11 @@ def median_of(blocks):
 def judgement(result):
     """(our setting, the other, the judge's words) for the limits of a few percent."""
     blocks = blocks_of(result)
-    others = [setting for setting in blocks if setting not in ("compute", "auto")]
+    others = [setting for setting in blocks if setting in ("ddp", *AUTO_CODECS)]
     if "auto" not in blocks or not others:
         return []
     if result["world"] == 1:
-        return [(ours, "ddp", judge.verdict(blocks[ours], blocks["ddp"], LEAST_ALONE)) for ours in OURS if ours in blocks]
+        return [(ours, "ddp", judge.alike(blocks[ours], blocks["ddp"])) for ours in OURS if ours in blocks]
     if result["rate_mbit"] == 0.0:
         return [("auto", "ddp", judge.verdict(blocks["auto"], blocks["ddp"], LEAST_OF_DDP))]
     best = min(others, key=lambda setting: median_of(blocks[setting]))
@@ -153,11 +163,22 @@ def show(result):
     for row in result["rows"]:
         median = medians[row["setting"]]
         times = [time for block in row["blocks_ms"] for time in block]
-        against = [f"{medians[other] / median:6.2f} x {other}" for other in ("ddp", "torch-powersgd") if other in medians]
+        against = [f"{medians[other] / median:6.2f} x {other}" for other in ("ddp", "torch-powersgd", PUBLISHED)
+                   if other in medians]
         print(f"{result['model']:12} {row['setting']:16} {median:9.1f} ms  [{min(times):.1f}, {max(times):.1f}] of "
               f"{len(times)}  {'  '.join(against)}  {row['running']}", flush=True)
+    for line in hand_overs(result):
+        print(f"{result['model']:12} {line}", flush=True)
     for ours, other, words in judgement(result):
         print(f"{result['model']:12} {sentence(ours, other, words)}", flush=True)
+
+
+def hand_overs(result):
+    """What a bucket costs in the hook."""
+    rows = [(row["setting"], row.get("hand_over_us")) for row in result["rows"]]
+    return [f"{setting}: a bucket takes {us['median']:.1f} us in the hook (nine of ten below {us['p90']:.1f}), wanted "
+            f"{MOST_HAND_OVER_US:.0f}: {'held' if us['median'] <= MOST_HAND_OVER_US else 'missed'}"
+            for setting, us in rows if us is not None and setting == "acpsgd:4"]
 
 
 def gain(result, other):
@@ -168,7 +189,7 @@ def gain(result, other):
 
 def averages(results):
     lines = []
-    for other in ("ddp", "torch-powersgd"):
+    for other in ("ddp", "torch-powersgd", PUBLISHED):
         gains = [gain(result, other) for result in results]
         if gains and None not in gains:
             lines.append(f"acpsgd:4 beside {other}: {statistics.fmean(gains):.2f} x on average, least {min(gains):.2f} x")
@@ -197,6 +218,7 @@ def markdown_of(results, machine):
             lines.append(f"| {result['model']}, {result['megabytes']:.0f} MB | " + " | ".join(cells) + " |")
         lines.append("")
         lines += [f"- {line}" for line in averages(here)]
+        lines += [f"- {result['model']}: {line}" for result in here for line in hand_overs(result)]
         lines += [f"- {result['model']}: {sentence(*words)}" for result in here for words in judgement(result)]
         lines.append("")
     return "\n".join(lines).rstrip()
@@ -239,6 +261,7 @@ def main():
     parser.add_argument("--settings", help="instead of those of the part")
     parser.add_argument("--seconds", type=float, default=4.0, help="of measured steps per setting, about")
     parser.add_argument("--timeout", type=float, default=900.0)
+    parser.add_argument("--acpsgd", metavar="FOLDER", type=pathlib.Path, help="of the published code: a row more")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path)
     parser.add_argument("--markdown", metavar="FILE", type=pathlib.Path)
     parser.add_argument("--only-write", action="store_true", help="measure nothing, write what --json has")

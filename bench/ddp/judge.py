@@ -35,3 +35,13 @@ def verdict(ours, theirs, least):
     sure = len(of_pairs) >= LEAST_PAIRS and (low >= least or high < least)
     return {"ratio": round(median, 4), "low": round(low, 4), "high": round(high, 4), "pairs": len(of_pairs),
             "least": least, "verdict": word if sure else word + " within spread"}
+
+
+def alike(ours, theirs):
+    """Whether the interval of the pairs reaches the speed of `theirs`: nothing shows that `ours` is slower."""
+    of_pairs = ratios(ours, theirs)
+    median, low, high = median_interval(of_pairs)
+    enough = len(of_pairs) >= LEAST_PAIRS
+    word = "held" if high >= 1.0 else "missed"
+    return {"ratio": round(median, 4), "low": round(low, 4), "high": round(high, 4), "pairs": len(of_pairs),
+            "least": 1.0, "verdict": word if enough else word + " within spread"}

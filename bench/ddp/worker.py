@@ -1,9 +1,11 @@
 """One rank of the bench: steps under DDP, with every way to synchronise in turn.
 
-    worker.py '{"model": "lstm", "mode": "replay", "rate_mbit": 1000, "seconds": 4, "settings": ["ddp", "auto"]}'
+    worker.py '{"model": "lstm", "mode": "replay", "rate_mbit": 1000, "seconds": 4, "settings": ["ddp", "auto"],
+                "acpsgd": "", "auto_codecs": ["acpsgd:4", "efsign"]}'
 
 replay: forward and backward are timed waits, 100 ms a step in all: each gradient is due at a fixed time after the step
 began, whatever hooks do; there is no optimizer. training: forward, backward and SGD of the real model.
+acpsgd: the folder of the published ACP-SGD code, for the setting published-acpsgd.
 All settings share one process, and their blocks of steps take turns. Rank 0 prints one line of JSON.
 """
 import contextlib
@@ -15,6 +17,7 @@ import sys
 import time
 
 import models
+import published
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -75,6 +78,12 @@ class Replay(torch.nn.Module):
         return token
 
 
+def wait(net):
+    """What synchronizes without DDP ends here."""
+    if isinstance(net, published.Module):
+        net.wait()
+
+
 class Replayed:
     """Steps of an emulated accelerator."""
 
@@ -92,6 +101,7 @@ class Replayed:
         token = torch.ones(1, requires_grad=True)
         CLOCK.begin = time.perf_counter()
         net(token).backward()
+        wait(net)
         return time.perf_counter() - CLOCK.begin
 
 
@@ -110,8 +120,9 @@ class Trained:
         if net not in self.optimizers:
             self.optimizers[net] = torch.optim.SGD(net.parameters(), lr=1e-3)
         begin = time.perf_counter()
-        self.optimizers[net].zero_grad(set_to_none=True)
+        net.zero_grad(set_to_none=True)
         torch.nn.functional.cross_entropy(net(self.inputs), self.labels).backward()
+        wait(net)
         self.optimizers[net].step()
         return time.perf_counter() - begin
 
@@ -132,7 +143,23 @@ def torch_powersgd(net):
     net.register_comm_hook(None, hook)
 
 
-def make(setting, job):
+class HandOver:
+    """How long the hook takes, bucket by bucket."""
+
+    def __init__(self, state):
+        self._call, self.us = state._on_bucket, []
+        state._on_bucket = self
+
+    def __call__(self, bucket):
+        begin_ns = time.perf_counter_ns()
+        future = self._call(bucket)
+        self.us.append((time.perf_counter_ns() - begin_ns) / 1000)
+        return future
+
+
+def make(setting, job, asked):
+    if setting == "published-acpsgd":
+        return published.Module(job.module(), asked["acpsgd"]), None
     net = DistributedDataParallel(job.module(), gradient_as_bucket_view=True, bucket_cap_mb=BUCKET_MB)
     if setting in ("compute", "ddp"):
         return net, None
@@ -143,7 +170,8 @@ def make(setting, job):
         torch_powersgd(net)
         return net, None
     import gradpress
-    return net, gradpress.attach(net, codec=setting, auto_cache="-")
+    codecs = asked.get("auto_codecs") if setting == "auto" else None
+    return net, gradpress.attach(net, codec=setting, auto_codecs=codecs, auto_cache="-")
 
 
 def run_step(setting, net, job):
@@ -191,6 +219,14 @@ def slowest(seconds):
     return float(most)
 
 
+def spread(hand_over):
+    """The median time of a bucket in the hook, and the one that nine of ten stay below."""
+    if hand_over is None or len(hand_over.us) < 2:
+        return None
+    ordered = sorted(hand_over.us)
+    return {"median": round(statistics.median(ordered), 1), "p90": round(ordered[int(0.9 * len(ordered))], 1)}
+
+
 def blas():
     """Which library torch's matrix products come from."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
@@ -204,9 +240,10 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     job = (Replayed if asked["mode"] == "replay" else Trained)(asked["model"])
-    nets, began, per_block = {}, {}, {}
+    nets, began, per_block, hand_overs = {}, {}, {}, {}
     for setting in settings:
-        net, state = nets[setting] = make(setting, job)
+        net, state = nets[setting] = make(setting, job, asked)
+        hand_overs[setting] = HandOver(state) if state else None
         began[setting] = begin(setting, net, state, job)
         verify(setting, net, job)
         # Short steps are measured often, in as many blocks as the judge wants; long ones a few times.
@@ -215,6 +252,8 @@ def main():
             samples += [slowest(run_step(setting, net, job)) for _ in range(LEAST_STEPS - 1)]
         typical = statistics.median(samples)
         per_block[setting] = min(asked["seconds"] / typical, 6 * BLOCKS) / BLOCKS
+    for hand_over in filter(None, hand_overs.values()):
+        hand_over.us.clear()  # layouts are known from here on
     blocks = {setting: [] for setting in settings}
     for block in range(BLOCKS):
         # Forwards and backwards in turn, so that nobody always follows the same one.
@@ -233,7 +272,8 @@ def main():
             if times:
                 blocks[setting].append([round(1e3 * t, 2) for t in times])
     rows = [{"setting": setting, "blocks_ms": blocks[setting], "first_steps": began[setting],
-             "running": state.summary().splitlines()[0] if state else "", "log": state.log() if state else {}}
+             "running": state.summary().splitlines()[0] if state else "", "log": state.log() if state else {},
+             "hand_over_us": spread(hand_overs[setting])}
             for setting, (_, state) in nets.items()]
     if dist.get_rank() == 0:
         megabytes = sum(4 * parameter.numel() for parameter in nets[settings[0]][0].parameters()) / 1e6

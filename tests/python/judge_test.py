@@ -30,7 +30,15 @@ def limits_are_judged_by_the_interval():
     assert judge.verdict([[100.0]] * 12, noisy, least=1.0)["verdict"].endswith("within spread")
 
 
+def equal_speed_is_judged_by_the_interval_alone():
+    noisy = [[95.0 + i] for i in range(12)]
+    assert judge.alike([[100.0]] * 12, noisy)["verdict"] == "held"
+    assert judge.alike([[120.0]] * 12, noisy)["verdict"] == "missed"
+    assert judge.alike([[90.0]] * 12, noisy)["verdict"] == "held", "faster is fine"
+    assert judge.alike([[120.0]] * 3, noisy)["verdict"] == "missed within spread"
+
+
 for case in (the_interval_holds_the_median_as_often_as_it_says, few_values_are_never_sure,
-             limits_are_judged_by_the_interval):
+             limits_are_judged_by_the_interval, equal_speed_is_judged_by_the_interval_alone):
     case()
     print(f"passed: {case.__name__}")
