@@ -95,9 +95,7 @@ class Module:
         return self.module.parameters()
 
     def zero_grad(self, set_to_none=False):
-        # That code keeps its gradients' memory.
-        for parameter in self.parameters():
-            parameter.grad.zero_()
+        self.module.zero_grad(set_to_none)
 
     def wait(self):
         """After backward: waits for the sums and forms the gradients."""

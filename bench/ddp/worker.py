@@ -53,14 +53,15 @@ class Due(torch.autograd.Function):
     """A layer whose gradient comes at its time. It is handed over without a copy: the accelerator's own memory."""
 
     @staticmethod
-    def forward(ctx, token, parameter, gradient, due):
-        ctx.gradient, ctx.due = gradient, due
+    def forward(ctx, token, parameter, gradient, due, copied):
+        ctx.gradient, ctx.due, ctx.copied = gradient, due, copied
         return token.clone()
 
     @staticmethod
     def backward(ctx, token):
         CLOCK.wait_until(ctx.due)
-        return token, ctx.gradient.detach(), None, None
+        # DDP copies it into its bucket. Who works on the gradient itself gets a copy: the next step has the same again.
+        return token, ctx.gradient.clone() if ctx.copied else ctx.gradient.detach(), None, None, None
 
 
 class Replay(torch.nn.Module):
@@ -68,13 +69,14 @@ class Replay(torch.nn.Module):
         super().__init__()
         self.weights = torch.nn.ParameterList(torch.nn.Parameter(weight) for weight in weights)
         self.gradients = gradients
+        self.copied = False
         count = len(weights)
         self.due = [FORWARD_S + (STEP_S - FORWARD_S) * (count - i) / count for i in range(count)]
 
     def forward(self, token):
         CLOCK.wait_until(FORWARD_S)
         for parameter, gradient, due in zip(self.weights, self.gradients, self.due):
-            token = Due.apply(token, parameter, gradient, due)
+            token = Due.apply(token, parameter, gradient, due, self.copied)
         return token
 
 
@@ -159,7 +161,9 @@ class HandOver:
 
 def make(setting, job, asked):
     if setting == "published-acpsgd":
-        return published.Module(job.module(), asked["acpsgd"]), None
+        module = job.module()
+        module.copied = True
+        return published.Module(module, asked["acpsgd"]), None
     net = DistributedDataParallel(job.module(), gradient_as_bucket_view=True, bucket_cap_mb=BUCKET_MB)
     if setting in ("compute", "ddp"):
         return net, None
