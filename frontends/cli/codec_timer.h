@@ -4,6 +4,7 @@
 
 #include <gradpress/codec.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <vector>

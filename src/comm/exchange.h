@@ -3,6 +3,7 @@
 
 #include <gradpress/group.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #include "kernels/panels.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace gradpress::kernels {

@@ -1,6 +1,7 @@
 // What a codec declares about itself, held against what it does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "contract/every_codec.h"

@@ -1,4 +1,5 @@
 // Codec "auto" over emulated links, from the first raw step to its decision.
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <functional>

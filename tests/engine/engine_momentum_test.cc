@@ -1,4 +1,5 @@
 // Momentum correction over whole engines: one meaning of the result, whatever encodes.
+#include <algorithm>
 #include <limits>
 
 #include "engine/engine_workers.h"

@@ -1,6 +1,7 @@
 // Recorded gradients: what the engine keeps, and a file that believes nothing.
 #include "engine/gradients.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <sstream>

@@ -1,4 +1,5 @@
 // Messages take turns in little memory: how much, in which order, and that nothing stops over it.
+#include <algorithm>
 #include <atomic>
 #include <set>
 

@@ -54,8 +54,9 @@ TEST_P(Qr, ColumnsAreOrthonormalAndSpanTheInputAtEveryLength) {
       if (columns > length) continue;
       const auto a = test::gradient(length * columns, length * 100 + columns);
       // Not aligned, and with a guard behind the end.
-      std::vector<float> q(a.size() + 2, 7.0F);
-      std::ranges::copy(a, q.begin() + 1);
+      std::vector<float> q = {7.0F};
+      q.insert(q.end(), a.begin(), a.end());
+      q.push_back(7.0F);
       orthonormalise(std::span(q).subspan(1, a.size()), length, columns);
       EXPECT_EQ(q.front(), 7.0F);
       EXPECT_EQ(q.back(), 7.0F);

@@ -1,4 +1,5 @@
 // One step: what synchronise() leaves in gradients and buffers.
+#include <algorithm>
 #include <array>
 #include <cmath>
 

@@ -1,6 +1,5 @@
 #include "models.h"
 
-#include <algorithm>
 #include <array>
 
 namespace gradpress::trainer {
@@ -18,6 +17,14 @@ constexpr std::array kModels = {
     Known{"lstm-lm", true, true},    Known{"transformer-lm", true, false},
 };
 
+/// Null when there is none of that name.
+const Known* find_model(std::string_view name) {
+  for (const Known& known : kModels) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::vector<std::string_view> model_names() {
@@ -28,13 +35,13 @@ std::vector<std::string_view> model_names() {
 }
 
 bool is_recurrent(std::string_view model) {
-  return std::ranges::any_of(
-      kModels, [&](const Known& known) { return known.name == model && known.recurrent; });
+  const Known* const known = find_model(model);
+  return known != nullptr && known->recurrent;
 }
 
 Result<std::shared_ptr<Model>> make_model(const ModelSettings& settings, const SampleShape& shape) {
-  const auto* const known = std::ranges::find(kModels, settings.name, &Known::name);
-  if (known == kModels.end()) {
+  const Known* const known = find_model(settings.name);
+  if (known == nullptr) {
     std::string names;
     for (const Known& model : kModels) {
       names.append(names.empty() ? "" : ", ").append(model.name);
