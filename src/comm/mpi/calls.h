@@ -2,7 +2,7 @@
 // the process has loaded.
 //
 // A plain call would be bound by name to the first library of the process that has the name.
-// Where libtorch is linked with Open MPI, that would be Open MPI's function, called with MPICH's
+// Where libgloo is linked with Open MPI, that would be Open MPI's function, called with MPICH's
 // handles. decisions/0014 has the ways not taken.
 #pragma once
 
