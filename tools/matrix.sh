@@ -15,6 +15,8 @@ WHAT=$2
 RELEASES=(bookworm trixie testing)
 # venv brings pip. Without OpenBLAS torch multiplies by the reference BLAS, four times slower.
 PACKAGES=(python3-torch python3-venv libopenblas0-pthread)
+# Examples use them where Debian has them.
+PACKAGES_TESTING=(python3-accelerate python3-transformers)
 # Base systems follow the archive once a week.
 FRESH_DAYS=7
 
@@ -33,15 +35,20 @@ name() {
   esac
 }
 
-# install RELEASE PACKAGE...: unless all are there and were looked for less than a week ago.
+# install RELEASE PACKAGE...: unless all are there and were looked for less than a week ago. Where the archive
+# cannot be reached, a system that has them all is used as it is.
 install() {
-  local root=$FOLDER/$1 stamp=$FOLDER/$1.installed
+  local root=$FOLDER/$1 stamp=$FOLDER/$1.installed status
   shift
   [[ ! $(find "$stamp" -mtime "-$FRESH_DAYS" 2>/dev/null) || $(<"$stamp") != "$*" ]] || return 0
   rm -f "$stamp"
-  debian_run "$root" sh -e -c "apt-get update -q && apt-get dist-upgrade -q -y --no-install-recommends &&
-    apt-get install -q -y --no-install-recommends \"\$@\" && apt-get clean" install "$@"
-  echo "$*" >"$stamp"
+  if debian_run "$root" sh -c "apt-get update -q -o APT::Update::Error-Mode=any &&
+    apt-get dist-upgrade -q -y --no-install-recommends && apt-get install -q -y --no-install-recommends \"\$@\" &&
+    apt-get clean" install "$@"; then
+    echo "$*" >"$stamp"
+  else
+    status=$(debian_run "$root" dpkg-query -W -f "\${Status}\n" "$@") && ! grep -qv 'ok installed' <<<"$status"
+  fi
 }
 
 # prepare RELEASE PACKAGE...: the base system with those packages. Its log is FOLDER/RELEASE.prepare; the last line is
@@ -99,11 +106,15 @@ if [[ $WHAT == --build ]]; then
   # Apart, because the wheel must do without the compilers that a build installs.
   FOLDER=$FOLDER/build
   mkdir -p "$FOLDER"
-  PACKAGES=(git)
+  PACKAGES=(git) PACKAGES_TESTING=()
 fi
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 started=$SECONDS
-for release in "${RELEASES[@]}"; do prepare "$release" "${PACKAGES[@]}" & done
+for release in "${RELEASES[@]}"; do
+  more=()
+  [[ $release != testing ]] || more=("${PACKAGES_TESTING[@]}")
+  prepare "$release" "${PACKAGES[@]}" "${more[@]}" &
+done
 wait
 
 passed=0 failed=0 skipped=0 reached=0
@@ -127,7 +138,7 @@ for release in "${RELEASES[@]}"; do
     test_wheel "$release" 2>&1 | tee "$output" || true
   fi
   # A release that did not come to its counts has failed as a whole.
-  counts=$(tail -n 1 "$output")
+  counts=$(grep . "$output" | tail -n 1)
   if [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
     passed=$((passed + BASH_REMATCH[1]))
     failed=$((failed + BASH_REMATCH[2]))

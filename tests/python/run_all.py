@@ -5,6 +5,8 @@ programs in that folder run too, on two ranks by torchrun. NAMEs choose some. Pr
 that failed, and "N passed, N failed, N skipped" last. Exit code 0 if none failed.
 """
 import argparse
+import ast
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -44,12 +46,27 @@ def run(command, folder):
     return process.returncode, output
 
 
+def missing_imports(path):
+    """Packages that an example imports and this system need not have."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    packages = {name.split(".")[0] for name in names} - {"torch", "gradpress"}
+    return sorted(name for name in packages if not importlib.util.find_spec(name))
+
+
 def tests(examples):
-    """Name to command."""
+    """Name to command, or to why it cannot run."""
     found = {path.name: [sys.executable, path] for path in sorted(HERE.glob("*_test.py"))}
     if examples:
         for path in sorted(pathlib.Path(examples).resolve().glob("*.py")):
-            found[f"example {path.name}"] = [sys.executable, *TORCHRUN, path, "."]
+            missing = missing_imports(path)
+            found[f"example {path.name}"] = (f"needs {', '.join(missing)}" if missing else
+                                             [sys.executable, *TORCHRUN, path, "."])
+    found.update((name, f"{reason}; ./run test runs it") for name, reason in ELSEWHERE.items())
     return found
 
 
@@ -68,9 +85,9 @@ def main():
     print(versions, end="", flush=True)
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for name in arguments.names or found:
-        if name in ELSEWHERE:
+        if isinstance(found[name], str):
             counts["skipped"] += 1
-            print(f"skipped          {name}: {ELSEWHERE[name]}; ./run test runs it", flush=True)
+            print(f"skipped           {name}: {found[name]}", flush=True)
             continue
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="gradpress-run-") as folder:
