@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, TypeVar, Union
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,9 @@ _log = logging.getLogger("gradpress")
 
 # Two-byte gradients that would travel raw do so in two bytes, and are summed in float32.
 _TWO_BYTES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+_Self = TypeVar("_Self", bound="Synchronizer")
 
 
 class Synchronizer:
@@ -279,6 +282,12 @@ class Synchronizer:
         names = [name for name, _ in self._parameters or ()]
         self._owed = _checkpoint.shared_out(states, self._rank, self._size, names)
         self._settle_owed()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
     def close(self) -> None:
         """Ends the thread and the connections; residuals are gone. Every rank does it, or ends."""
