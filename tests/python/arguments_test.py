@@ -65,7 +65,7 @@ def every_setting_is_an_argument_with_a_line_in_the_documents():
     for field in dataclasses.fields(Settings):
         assert arguments[field.name].default == field.default, field.name
         assert arguments[field.name].annotation is not inspect.Parameter.empty, field.name
-        assert re.search(rf"^    {field.name}: ", gradpress.attach.__doc__, re.M), f"attach's docstring: {field.name}"
+        assert re.search(rf"^{field.name}: ", inspect.getdoc(gradpress.attach), re.M), f"attach's docstring: {field.name}"
     if not DOCUMENT.exists():
         print("the documents are not here: their table is not compared", flush=True)
         return
