@@ -119,8 +119,10 @@ TEST_F(TrainData, CifarRecordsAreALabelAndThreePlanes) {
     records.push_back(label);
     records.append(1024, '\x10').append(1024, '\x20').append(1024, static_cast<char>(label));
   }
-  for (int i = 1; i <= 5; ++i) write("data_batch_" + std::to_string(i) + ".bin", records);
-  write("test_batch.bin", records);
+  for (const char* const name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                 "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {
+    write(name, records);
+  }
   const auto data = open_dataset({.source = "cifar10:" + folder_.string(), .train_samples = 3}, 1);
   ASSERT_TRUE(data.has_value()) << data.error().to_string();
   EXPECT_EQ((*data)->train_samples(), 3);
