@@ -21,15 +21,16 @@ def main():
         print("skipped: this Python has no pip and wheel (Debian: python3-pip, python3-wheel)")
         sys.exit(77)
     with tempfile.TemporaryDirectory(prefix="gradpress-install-") as folder:
-        # With the module that is built already: compiling it once more would take minutes.
+        # With library and program that are built already: compiling them once more would take minutes.
         run([sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--quiet",
              "--disable-pip-version-check", "--target", folder, ROOT], GRADPRESS_BUILD=sys.argv[1])
         said = run([sys.executable, "-m", "gradpress.doctor"], PYTHONPATH=folder)
         assert f"{folder}/gradpress" in said, said
+        run([f"{folder}/bin/gradpress", "--version"])
         installed = {path.name for path in pathlib.Path(folder, "gradpress").iterdir()}
         wanted = {path.name for path in (ROOT / "frontends/python/gradpress").iterdir() if path.is_file()}
         assert wanted <= installed, f"missing: {wanted - installed}"
-    print("passed: installed by pip, and the doctor ran from there")
+    print("passed: installed by pip; the doctor and the command ran from there")
 
 
 main()
