@@ -36,17 +36,18 @@ def rank_main(order, rank, store):
     import gradpress
     torch.manual_seed(1)
     model = DistributedDataParallel(torch.nn.Linear(300, 200), process_group=ours)
-    with gradpress.attach(model, codec="bf16") as state:
-        for number in range(ROUNDS):
-            raw = torch.full((300_000,), float(rank + number))
-            under_way = dist.all_reduce(raw, async_op=True)
-            model.zero_grad(set_to_none=True)
-            model(torch.full((4, 300), float(rank + 1))).sum().backward()
-            under_way.wait()
-            assert bool((raw == 2 * number + 1).all()), f"round {number}: torch's Gloo"
-            # Of each rank 4 (rank + 1); the mean of 4 and 8, which bf16 holds exactly.
-            assert bool((model.module.weight.grad == 6).all()), f"round {number}: gradpress's Gloo"
-        assert state.log()["gradpress/payload_bytes"] > 0, "gradpress has sent nothing"
+    state = gradpress.attach(model, codec="bf16")
+    for number in range(ROUNDS):
+        raw = torch.full((300_000,), float(rank + number))
+        under_way = dist.all_reduce(raw, async_op=True)
+        model.zero_grad(set_to_none=True)
+        model(torch.full((4, 300), float(rank + 1))).sum().backward()
+        under_way.wait()
+        assert bool((raw == 2 * number + 1).all()), f"round {number}: torch's Gloo"
+        # Of each rank 4 (rank + 1); the mean of 4 and 8, which bf16 holds exactly.
+        assert bool((model.module.weight.grad == 6).all()), f"round {number}: gradpress's Gloo"
+    assert state.log()["gradpress/sent_bytes"] > 0, "gradpress has sent nothing"
+    state.close()
     dist.all_reduce(ones)
     assert bool((ones == SIZE * SIZE).all()), "torch's Gloo, after gradpress is closed"
     dist.destroy_process_group()

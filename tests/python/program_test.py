@@ -1,4 +1,5 @@
 """The command gradpress that the wheel brings: it runs, also on two ranks, and says what its missing parts need."""
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -28,7 +29,7 @@ def main():
     if not program:
         print("skipped: no command gradpress beside this Python or in PATH; the wheel brings it")
         sys.exit(77)
-    expect(run(program, "--version"), 0, "gradpress")
+    expect(run(program, "--version"), 0, importlib.metadata.version("gradpress"))
     expect(run(program, "doctor"), 0, "backend gloo")
     expect(run(program, "launch", "-n", "2", "--", program, "bench", "collective", "--backend", "gloo", "-b", "1M"), 0)
     # The wheel has neither trainer nor MPI modules.
