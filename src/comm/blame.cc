@@ -86,9 +86,14 @@ Verdict silence(const Case& one) {
   if (last != peer && !stopped) add(" (rank ", one.members[peer], " waits for it, too)");
   if (stopped) {
     add("; its process gives no sign: stopped, out of CPU time, or cut off from the network");
-  } else if (witness.calls.begun < one.call) {
+    return {.call = one.call, .blamed = one.members[last], .text = std::move(text)};
+  }
+  // A beat has to be missed for kStill before it tells anything.
+  if (one.waited >= kStill) add("; its process is alive");
+  if (witness.calls.begun < one.call) {
     add("; it has begun ", witness.calls.begun, " calls, this is call ", one.call);
   }
+  add(kSilenceAdvice);
   return {.call = one.call, .blamed = one.members[last], .text = std::move(text)};
 }
 

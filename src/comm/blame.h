@@ -74,6 +74,9 @@ inline constexpr std::chrono::milliseconds kStill{2000};
 /// How long a broken connection may go unexplained.
 inline constexpr std::chrono::milliseconds kMystery{2500};
 
+/// Ends the error for a rank that is alive but silent: which setting governs it.
+inline constexpr std::string_view kSilenceAdvice = "; raise timeout_s if it may be busy for longer";
+
 /// The rules, in this order; nothing when it is too early to say:
 ///   a process that is gone, or an end that was destroyed before this call
 ///   two ranks that wait in the same call with views that differ

@@ -53,8 +53,9 @@ TEST(Blame, FollowsTheChainOfWaitsToItsEnd) {
   EXPECT_EQ(verdict->blamed, 13U);
   EXPECT_EQ(verdict->call, 7U);
   EXPECT_EQ(verdict->text,
-            "rank 13 has not answered for 5000 ms (rank 11 waits for it, too); it has begun 6 "
-            "calls, this is call 7");
+            "rank 13 has not answered for 5000 ms (rank 11 waits for it, too); its process is "
+            "alive; it has begun 6 calls, this is call 7; raise timeout_s if it may be busy for "
+            "longer");
 }
 
 TEST(Blame, NamesThePeerInACircleOfWaits) {

@@ -85,7 +85,8 @@ TEST_F(TwoEnds, ASilentPeerIsLostAfterTheTimeout) {
   EXPECT_EQ(clock_.now(), 250ms);
   EXPECT_EQ(status.code(), Code::kPeerLost);
   EXPECT_EQ(status.message(),
-            "rank 0 has not answered for 250 ms; it has begun 0 calls, this is call 1");
+            "rank 0 has not answered for 250 ms; it has begun 0 calls, this is call 1; raise "
+            "timeout_s if it may be busy for longer");
   EXPECT_EQ(zero_.begin({}).message(), status.message()) << "all learn the same";
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "comm/blame.h"
+
 namespace gradpress::comm {
 
 namespace {
@@ -232,6 +234,7 @@ Status Board::silence(unsigned rank, unsigned peer, std::chrono::milliseconds ti
   if (members_[last].calls < members_[rank].calls) {
     add("; it has begun ", members_[last].calls, " calls, this is call ", members_[rank].calls);
   }
+  if (!members_[last].gone) add(kSilenceAdvice);
   return Status::error(Code::kPeerLost, text);
 }
 

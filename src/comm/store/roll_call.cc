@@ -100,7 +100,7 @@ Status call_roll(StoreClient& store, const RollCall& call) {
                            call.members.size(), " did not come to the store at ",
                            store.address().text(), " within ",
                            std::chrono::duration<double>(now - start).count(),
-                           " s; see why they did not start, or raise the timeout");
+                           " s; see why they did not start, or raise start_timeout_s");
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
