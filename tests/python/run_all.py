@@ -1,8 +1,8 @@
 """run_all.py [--examples FOLDER] [NAME...]: runs every *_test.py beside it with the INSTALLED package, one after another.
 
 A test is a script: exit code 0 is passed, 77 is skipped (its last line says why), all else is failed. With --examples, the
-programs in that folder run too, on two ranks by torchrun. NAMEs choose some. Prints versions, one line per test, the output of those
-that failed, and "N passed, N failed, N skipped" last. Exit code 0 if none failed.
+programs in that folder run too, on two ranks by `gradpress launch`. NAMEs choose some. Prints versions, one line per
+test, the output of those that failed, and "N passed, N failed, N skipped" last. Exit code 0 if none failed.
 """
 import argparse
 import ast
@@ -20,12 +20,12 @@ SKIPPED = 77
 LIMIT_S = 600
 # Tests of the checkout rather than of the package.
 ELSEWHERE = {"install_test.py": "needs a build folder", "judge_test.py": "tests bench/ddp"}
-# Debian's torch 2.x is built without libuv, and its torchrun asks for it unless told not to.
+# Debian's torch 2.x is built without libuv, and asks for it unless told not to.
 # Some virtual machines announce AMX and refuse it: torch's own bf16 products die there (SIGILL).
 VARIABLES = {"USE_LIBUV": "0", "OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "PYTHONDONTWRITEBYTECODE": "1"}
-# With Python 3.11, torch 1.13's torchrun fails unless it redirects.
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--redirects", "1", "--tee", "1", "--nproc_per_node", "2")
-
+# The wheel's own launcher for examples. torchrun fails with Debian 13's torch 2.6 in every way: its rendezvous asks for
+# libuv whatever USE_LIBUV says.
+LAUNCHER = pathlib.Path(sys.executable).with_name("gradpress")
 VERSIONS = """
 import platform, torch, gradpress
 print(f"Python {platform.python_version()}, torch {torch.__version__}, glibc {platform.libc_ver()[1]}, "
@@ -65,7 +65,7 @@ def tests(examples):
         for path in sorted(pathlib.Path(examples).resolve().glob("*.py")):
             missing = missing_imports(path)
             found[f"example {path.name}"] = (f"needs {', '.join(missing)}" if missing else
-                                             [sys.executable, *TORCHRUN, path, "."])
+                                             [LAUNCHER, "launch", "-n", "2", "--prefix", "--", sys.executable, path, "."])
     found.update((name, f"{reason}; ./run test runs it") for name, reason in ELSEWHERE.items())
     return found
 
