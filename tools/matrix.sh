@@ -108,7 +108,13 @@ if [[ $WHAT == --build ]]; then
   mkdir -p "$FOLDER"
   PACKAGES=(git) PACKAGES_TESTING=()
 fi
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+# Each job is a process group of its own, so that all that it started ends with this script, however that ends. The
+# foreground only waits: traps run at once then.
+set -m
+# unshare ignores all but SIGKILL while its child runs, and the child ends with it.
+end_jobs() { jobs -p | while read -r group; do kill -KILL -- "-$group" 2>/dev/null || true; done; }
+trap end_jobs EXIT
+trap 'exit 130' INT TERM HUP
 started=$SECONDS
 for release in "${RELEASES[@]}"; do
   more=()
@@ -132,11 +138,9 @@ for release in "${RELEASES[@]}"; do
   reached=$((reached + 1))
   began=$SECONDS
   output=$FOLDER/$release.output
-  if [[ $WHAT == --build ]]; then
-    build_here "$release" 2>&1 | tee "$output" || true
-  else
-    test_wheel "$release" 2>&1 | tee "$output" || true
-  fi
+  if [[ $WHAT == --build ]]; then run=build_here; else run=test_wheel; fi
+  "$run" "$release" 2>&1 | tee "$output" &
+  wait $! || true
   # A release that did not come to its counts has failed as a whole.
   counts=$(grep . "$output" | tail -n 1)
   if [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
