@@ -1,7 +1,8 @@
 """The state of the DDP hook."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Union
+import weakref
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -28,10 +29,12 @@ class State(Synchronizer):
     def __init__(self, model: Optional[torch.nn.Module] = None, codec: Codec = "auto", *, rules: Rules = (),
                  start: int = 0, process_group: Any = None, **settings: Any) -> None:
         model = _torch_versions.unwrapped(model)
-        self._ddp: Optional[DDP] = model if isinstance(model, DDP) else None
-        self._module: Optional[torch.nn.Module] = self._ddp.module if self._ddp is not None else model
-        if process_group is None and self._ddp is not None:
-            process_group = self._ddp.process_group
+        ddp = model if isinstance(model, DDP) else None
+        # DDP owns its hook's state. A reference back would keep both, and DDP's hooks on the parameters, for ever.
+        self._ddp: Callable[[], Optional[DDP]] = weakref.ref(ddp) if ddp is not None else _nothing
+        self._module: Optional[torch.nn.Module] = ddp.module if ddp is not None else model
+        if process_group is None and ddp is not None:
+            process_group = ddp.process_group
         if not isinstance(start, int) or start < 0:
             raise ValueError(f"gradpress: start: wanted a number of steps from 0 on, got {start!r}")
         name = type(_torch_versions.unwrapped(self._module)).__name__ if self._module is not None else "model"
@@ -134,7 +137,8 @@ class State(Synchronizer):
             done: Any = torch.futures.Future()
             done.set_result(buffer)
             return done
-        if buffer.is_sparse or self._ddp is not None and _torch_versions.divides_buckets(self._ddp, first_step):
+        ddp = self._ddp()
+        if buffer.is_sparse or ddp is not None and _torch_versions.divides_buckets(ddp, first_step):
             buffer.div_(self._size)
         else:
             buffer.mul_(1.0 / self._size)
@@ -161,7 +165,8 @@ class State(Synchronizer):
 
     def _watch_unused(self) -> None:
         """Where DDP drops the gradients of parameters that no rank used, what was delivered to them must not be lost."""
-        if self._ddp is None or not (self._ddp.find_unused_parameters or self._ddp.static_graph):
+        ddp = self._ddp()
+        if ddp is None or not (ddp.find_unused_parameters or ddp.static_graph):
             return
         used: Set[int] = set()
         self._used = used
@@ -247,6 +252,10 @@ class _Note:
 
     def __call__(self, _: torch.Tensor) -> None:
         self._used.add(self._index)
+
+
+def _nothing() -> None:
+    """In the place of a reference to a model that there is not."""
 
 
 def _first(done: Any) -> torch.Tensor:
