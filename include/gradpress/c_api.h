@@ -48,8 +48,7 @@ GRADPRESS_C_API uint32_t gradpress_api_version(void);
 /* "0.1.0"; static memory. */
 GRADPRESS_C_API const char* gradpress_version(void);
 
-/* Sorted by what the caller does next. More may come: treat an unknown one as GRADPRESS_INTERNAL.
- */
+/* Sorted by what the caller does next. More may come: treat an unknown one as INTERNAL. */
 typedef int32_t gradpress_code;
 enum {
   GRADPRESS_OK = 0,
@@ -92,9 +91,10 @@ typedef struct gradpress_group gradpress_group;
  * gradpress/world.h:
  *   backend "gloo" | "mpi" | "auto"   rank, size, local_rank, local_size   numbers
  *   master_address, master_port       store "host:port"
- *   store_listener   rank 0 only: the descriptor of a TCP socket that listens already. The call
- *                    takes it over and hosts the store there. The other ranks get its "host:port"
- *                    as `store`, and the same `store_host_rank`.
+ *   store_listener   one rank only: the descriptor of a TCP socket that listens already. The call
+ *                    takes it over, on failure as well, and hosts the store there. The other ranks
+ *                    get its "host:port" as `store`, and that rank as `store_host_rank`. So may
+ *                    this rank: by `store` it also finds the address that others reach it at.
  *   store_host_rank  the rank whose process hosts `store`; absent: a launcher hosts it
  *   name, restart, interface          as gradpress::WorldOptions
  *   timeout_s        how long a peer may deliver nothing in a collective before it counts as lost
@@ -170,8 +170,10 @@ GRADPRESS_C_API int32_t gradpress_group_done(const gradpress_group* group, uint6
  *          make the other calls, which wait for their turn between two steps. */
 typedef struct gradpress_engine gradpress_engine;
 
-/* Takes the group over, on failure as well. Every rank calls it with the same tensors and options.
- * tensors: [{"name": "fc.weight", "shape": [10, 84]}, …] in the order of backward.
+/* Takes the group over, on failure as well. Every rank calls it with the same tensors and options;
+ * ranks whose options differ are told in which.
+ * tensors: [{"name": "fc.weight", "shape": [10, 84]}, …] in the order of backward. A shape of more
+ * than 8 extents counts as flat.
  * Options, all optional, meaning and defaults as gradpress::EngineOptions in gradpress/engine.h:
  *   codec "none" | "acpsgd:4" | "auto" | …     rules [["*.bias", "none"], …]
  *   plan     a plan as JSON (gradpress-plan-1) instead of codec and rules
@@ -181,27 +183,33 @@ typedef struct gradpress_engine gradpress_engine;
  *   feedback, pipelining, fusion, sum_payloads, strict, allow_unused      true or false
  *   least_elements, bucket_bytes, raw_bucket_bytes, seed                  numbers
  *   return_unused  true: ranks agree, at the end of every step, which tensors no rank used
- *                  (gradpress_engine_unused); what was delivered to those goes back into the
- *                  residuals, because the caller drops it. Costs one small all-gather per step. */
+ *                  (gradpress_engine_unused). What was delivered to those goes back into the
+ *                  residuals, and zeros stand in their memory. For callers that drop the gradients
+ *                  of such tensors. Costs one small all-gather per step. Not with momentum. */
 GRADPRESS_C_API gradpress_code gradpress_engine_make(gradpress_group* group, const char* tensors,
                                                      const char* options, gradpress_engine** engine,
                                                      gradpress_text** error);
-/* Ends the thread and the connections. A step under way fails on the other ranks. After it
- * returned, no memory that was handed over is touched; gradpress_engine_next, if it waits, has
- * returned. */
+/* Ends the thread and the connections. Steps whose last bucket was handed over are finished first;
+ * one that is under way fails on the other ranks. After it returned, no memory that was handed over
+ * is touched; whoever waited in another call of this engine has returned. */
 GRADPRESS_C_API void gradpress_engine_free(gradpress_engine* engine);
 
 /* Describes a bucket once: `tensors[i]` begins `offsets[i]` elements after the bucket's memory, and
- * its elements lie one after the other. The number it stores is for gradpress_engine_push. */
+ * its elements lie one after the other. The number it stores is for gradpress_engine_push; a layout
+ * lives as long as the engine. */
 GRADPRESS_C_API gradpress_code gradpress_engine_layout(gradpress_engine* engine,
                                                        const uint32_t* tensors,
                                                        const uint64_t* offsets, size_t count,
                                                        uint32_t* layout, gradpress_text** error);
 /* Hands a bucket over and returns at once. The memory belongs to the engine until the step's
- * report; it then holds the mean over all workers. Types other than GRADPRESS_FLOAT32 are converted
- * on the way in and out. `last` not 0: this bucket ends the step. Cost:   a lock and a wake-up; no
- * allocation after the first steps. Errors: GRADPRESS_INVALID_ARGUMENT; the failure of an earlier
- * step. */
+ * report; it then holds the mean over all workers. After a failure it belongs to the engine until
+ * gradpress_engine_close or _free returned. Types other than GRADPRESS_FLOAT32 are converted on the
+ * way in and out. `last` not 0: this bucket ends the step.
+ * Cost:   a lock and a wake-up; no allocation after the first steps.
+ * Errors: GRADPRESS_INVALID_ARGUMENT, and nothing was handed over: an unknown layout, memory that
+ *         is NULL or not aligned to its elements, a tensor that came before in this step, with
+ *         `last` a tensor that neither came nor is unused (unless allow_unused is set); the failure
+ *         of an earlier step. */
 GRADPRESS_C_API gradpress_code gradpress_engine_push(gradpress_engine* engine, uint32_t layout,
                                                      void* memory, gradpress_type type,
                                                      int32_t last, gradpress_text** error);
@@ -217,9 +225,9 @@ GRADPRESS_C_API gradpress_code gradpress_engine_unused(gradpress_engine* engine,
 /* Ends the step under way, or an empty one, without a further bucket, and returns at once. */
 GRADPRESS_C_API gradpress_code gradpress_engine_end_step(gradpress_engine* engine,
                                                          gradpress_text** error);
-/* Ends the step, if its last bucket has not, and waits for it. `report` may be NULL.
- * For callers that do not use gradpress_engine_next: an event is reported by one of the two only.
- */
+/* Ends the step, if its last bucket has not, and waits for it. The report is the step's event, see
+ * below; `report` may be NULL. Log lines stay for gradpress_engine_next. For callers that do not
+ * wait in gradpress_engine_next: a step is reported by one of the two only. */
 GRADPRESS_C_API gradpress_code gradpress_engine_wait(gradpress_engine* engine,
                                                      gradpress_text** report,
                                                      gradpress_text** error);
@@ -229,14 +237,16 @@ GRADPRESS_C_API gradpress_code gradpress_engine_wait(gradpress_engine* engine,
  *   {"event": "failed", "code": 4, "message": "…"}   the step under way, and all later ones
  *   {"event": "log", "line": "…"}                    for the user
  *   {"event": "closed"}                              gradpress_engine_close was called
- * A step's log lines come before the step. `suspended`: codec "auto" has settled on no compression
- * and holds no residual; the caller may switch to its own all-reduce.
+ * A step's log lines come before the step. `unused`: with return_unused the tensors that no rank
+ * used, else those without a gradient on this rank. `suspended`: codec "auto" has settled on no
+ * compression and holds no residual; the caller may switch to its own all-reduce.
  * Errors: GRADPRESS_TIMED_OUT. */
 GRADPRESS_C_API gradpress_code gradpress_engine_next(gradpress_engine* engine, int64_t timeout_ms,
                                                      gradpress_text** event,
                                                      gradpress_text** error);
-/* Ends thread and connections but keeps the handle: a waiting gradpress_engine_next gets "closed",
- * other calls fail. For callers whose event thread must end before they free. */
+/* As gradpress_engine_free, but keeps the handle: after the events before it, every
+ * gradpress_engine_next gets "closed"; other calls fail. For callers whose event thread must end
+ * before they free. */
 GRADPRESS_C_API void gradpress_engine_close(gradpress_engine* engine);
 
 /* The calls below run between two steps: each waits until the steps handed over before it ended.
