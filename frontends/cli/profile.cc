@@ -47,9 +47,11 @@ void print_links(const engine::Calibration& calibration) {
       for (const engine::CollectivePoint& point : fit.points) {
         most = std::max(most, spread(point.time));
       }
-      std::printf("%-6s %-7s %-15s %12.1f %10.3f %8.1f %% %8.1f %% %7.0f %%\n",
+      char rate[32] = "unknown";
+      if (fit.rate_known) (void)std::snprintf(rate, sizeof rate, "%.3f", fit.gbps);
+      std::printf("%-6s %-7s %-15s %12.1f %10s %8.1f %% %8.1f %% %7.0f %%\n",
                   link == sync::Link::kIntra ? "intra" : "inter", group_name(fit.phase),
-                  std::string(plan::to_text(fit.collective)).c_str(), fit.latency_us, fit.gbps,
+                  std::string(plan::to_text(fit.collective)).c_str(), fit.latency_us, rate,
                   100.0 * fit.mean_error, 100.0 * fit.worst_error, 100.0 * most);
     }
   }

@@ -52,24 +52,33 @@ struct MomentumCorrection {
 };
 
 /// How codec "auto" measures and decides. Ranks take every decision from numbers they agreed on, at
-/// the same step.
+/// the same step. docs/decisions/0023-auto-by-interleaved-blocks.md has the method.
 struct AutoOptions {
-  /// What it may choose from, per tensor.
+  /// What it may choose from, per tensor. Of two that are equally fast the earlier one is taken.
   std::vector<std::string> codecs = {"acpsgd:4", "efsign", "dgc:0.01"};
-  /// Raw steps whose times are taken before the plan; those of the first do not count.
-  unsigned raw_steps = 10;
-  /// What a raw step takes by a way of the caller's own, which it goes where steps rest: in
-  /// microseconds, or 0 while that is not known. Asked once raw steps have been timed: what
-  /// compresses must be faster than that, too.
+  /// Raw steps that are timed before anything is measured, after one that does not count. Steps
+  /// above a second: two at most.
+  unsigned raw_steps = 4;
+  /// Step time in µs of the caller's own uncompressed path (for example DDP's all-reduce), or 0 if
+  /// unknown. Asked after raw steps, and after each step that follows EngineStep::baseline_steps;
+  /// the slowest rank's answer counts. `auto` keeps a codec or a plan only if it beats this as
+  /// well.
   std::function<double()> other_raw_us = {};
-  /// Steps after a change whose median decides whether it stays.
-  unsigned window = 20;
-  /// Steps between two looks at drift; a median this much over the one the plan was kept for asks
-  /// for a new plan.
+  /// Steps per candidate, at most, whose times decide: in blocks of four, the candidates in turns.
+  unsigned window = 28;
+  /// The least share of a baseline step that a codec or a plan must save. The baseline is the
+  /// faster of the engine's raw step and `other_raw_us`.
+  double min_gain = 0.03;
+  /// What settling may cost, in baseline steps: time beyond that of as many baseline steps, and all
+  /// work between steps. The default is 3 % of 200 steps. A candidate that does not fit is not run.
+  double settle_steps = 6.0;
+  /// Steps between two looks at drift. If the median of the last `window` steps is `drift_factor`
+  /// times above or below the usual step time in two looks in a row, everything is measured again.
+  /// What runs then is replaced only by what saves `min_gain`.
   unsigned drift_interval = 100;
   double drift_factor = 1.3;
-  /// Folder in which measured links and codecs are kept between runs; empty: the user's cache
-  /// folder ($XDG_CACHE_HOME/gradpress); "-": never kept.
+  /// Folder in which measured links and codecs are kept between runs; a log line names the file.
+  /// Empty or "-": nothing is kept and nothing is read.
   std::string cache = {};
 };
 
@@ -126,10 +135,13 @@ struct EngineStep {
   SentBytes promised = {};  ///< what the plan's layouts say
   double exposed_us = 0.0;  ///< spent in wait()
   unsigned unused = 0;      ///< tensors that counted as zero
-  /// Codec "auto" has decided against compression, on every rank at this step, and holds no
-  /// residual: who has an all-reduce of its own may use that from now on. What is lost is the watch
-  /// for drift.
+  /// Codec "auto" has settled on no compression, on every rank at this step, and holds no residual.
+  /// The caller may switch to its own all-reduce; drift is then no longer monitored.
   bool rests = false;
+  /// Not 0: codec "auto" asks for so many steps by the caller's own path now, and for their median
+  /// from AutoOptions::other_raw_us after the next step here: the comparison is then of the same
+  /// minutes. The same on every rank. A caller may ignore it; then its last answer counts.
+  unsigned baseline_steps = 0;
 };
 
 /// An interval on a lane of a step: codec work or a collective. Times are from the step's begin.

@@ -2,21 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
 
+#include "engine/simple_plan.h"
 #include "plan/cost.h"
 #include "plan/plan_file.h"
 #include "plan/planner.h"
+#include "plan/timeline.h"
 
 namespace gradpress::engine {
 
 namespace {
 
-/// A plan that is predicted to gain less is not worth a codec's noise.
-constexpr double kWorthwhile = 0.02;
 /// How far the probe may be off before a profile from before is thrown away.
 constexpr double kProbeLimit = 1.5;
 constexpr std::size_t kProbeBytes = 262144;
@@ -28,20 +28,6 @@ constexpr unsigned kTurns = 3;
 constexpr double kNextCodecSlice = 8.0 * 2.0 * 2.0 * (kTurns + 1);
 
 double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
-
-/// The codecs of a plan, those of most elements first.
-std::vector<std::string> codecs_in(const gradpress::Plan& plan) {
-  std::map<std::string, std::uint64_t> elements;
-  for (const PlannedTensor& tensor : plan.tensors) {
-    if (tensor.codec != "none") elements[tensor.codec] += tensor.shape.elements();
-  }
-  std::vector<std::string> codecs;
-  codecs.reserve(elements.size());
-  for (const auto& [codec, count] : elements) codecs.push_back(codec);
-  std::ranges::stable_sort(codecs, std::greater(),
-                           [&](const std::string& codec) { return elements[codec]; });
-  return codecs;
-}
 
 std::vector<std::string> codecs_of(const EngineOptions& options) {
   std::vector<std::string> codecs;
@@ -58,6 +44,7 @@ std::vector<std::string> codecs_of(const EngineOptions& options) {
   return codecs;
 }
 
+/// What the planner may choose from: `codecs`, where the options allow them.
 plan::Policy policy_of(const EngineOptions& options, std::span<const std::string> codecs) {
   plan::Policy policy{.exempt_below_elems = options.least_elements};
   const auto known = [&](const std::string& text) -> std::vector<std::string> {
@@ -89,7 +76,8 @@ std::uint64_t bytes_of(std::span<const TensorSpec> tensors) {
 
 CalibrationOptions calibration_for(std::span<const TensorSpec> tensors,
                                    std::span<const std::string> codecs,
-                                   const comm::Topology& topology, double step_us) {
+                                   const comm::Topology& topology, double step_us,
+                                   double limit_us) {
   const std::uint64_t largest = std::ranges::max(tensors, {}, [](const TensorSpec& tensor) {
                                   return tensor.shape.elements();
                                 }).shape.elements();
@@ -106,6 +94,7 @@ CalibrationOptions calibration_for(std::span<const TensorSpec> tensors,
   for (const std::size_t size : {16384U, 131072U, 1048576U}) {
     if (size <= 2 * largest || options.elements.size() == 1) options.elements.push_back(size);
   }
+  options.limit_us = limit_us;
   const double half_ms = step_us / 2000.0;
   const auto between = [](double least_ms, double wanted_ms, double most_ms) {
     return std::chrono::milliseconds(
@@ -132,6 +121,14 @@ AutoWorld::AutoWorld(sync::Fabric& fabric, Exchange& exchange, std::span<const T
       codecs_(codecs_of(options)) {}
 
 Status AutoWorld::check(const EngineOptions& options) {
+  const AutoOptions& automatic = options.automatic;
+  if (!(automatic.min_gain >= 0.0 && automatic.min_gain < 1.0) ||
+      !(automatic.settle_steps >= 0.0 && std::isfinite(automatic.settle_steps))) {
+    return Status::error(Code::kInvalidArgument,
+                         "auto: wanted a min_gain from 0 to below 1 and a finite settle_steps of 0 "
+                         "or more, got ",
+                         automatic.min_gain, " and ", automatic.settle_steps);
+  }
   for (const std::string& text : options.automatic.codecs) {
     if (const auto spec = codec::parse_spec(text); !spec) {
       return Status::error(Code::kInvalidArgument, "auto: ", spec.error().message());
@@ -153,7 +150,11 @@ ProfileKey AutoWorld::key() const {
           .codecs = codecs_};
 }
 
-Result<bool> AutoWorld::begin_profile(bool may_reuse, double step_us) {
+double AutoWorld::now_us() { return us(clock_.now()); }
+
+Result<double> AutoWorld::compute_us() { return exchange_.slowest(recorder_.median_compute_us()); }
+
+Result<bool> AutoWorld::begin_profile(bool may_reuse, double step_us, double limit_us) {
   calibrator_.reset();
   cluster_.reset();
   // What is measured between steps from here on would pass for the next step's forward.
@@ -168,13 +169,17 @@ Result<bool> AutoWorld::begin_profile(bool may_reuse, double step_us) {
         if (!fits) return fits;
         if (*fits) {
           cluster_ = std::move(*cluster);
+          if (fabric_.rank() == 0) {
+            say("auto: uses the measured links and codecs in " +
+                profile_file(options_.automatic.cache, key())->string());
+          }
           return true;
         }
       }
     }
   }
-  calibrator_.emplace(fabric_, calibration_for(tensors_, codecs_, fabric_.topology(), step_us),
-                      clock_);
+  calibrator_.emplace(
+      fabric_, calibration_for(tensors_, codecs_, fabric_.topology(), step_us, limit_us), clock_);
   return false;
 }
 
@@ -216,7 +221,8 @@ Result<bool> AutoWorld::continue_profile(double budget_us) {
     const auto file = profile_file(options_.automatic.cache, key());
     if (file && fabric_.rank() == 0) {
       const Status kept = keep_profile(*file, key(), json);
-      if (!kept) say("auto: the profile is not kept: " + kept.message());
+      say(kept ? "auto: keeps the measured links and codecs in " + file->string()
+               : "auto: does not keep the measured links and codecs: " + kept.message());
     }
     return true;
   } while (calibrator_->spent_us() < end);
@@ -224,8 +230,8 @@ Result<bool> AutoWorld::continue_profile(double budget_us) {
 }
 
 Result<plan::Trace> AutoWorld::agreed_trace() {
-  std::vector<float> times = recorder_.mean_ready_us();
-  times.push_back(static_cast<float>(recorder_.mean_forward_us()));
+  std::vector<float> times = recorder_.median_ready_us();
+  times.push_back(static_cast<float>(recorder_.median_forward_us()));
   if (Status status = exchange_.to_mean(times); !status) return tl::unexpected(status);
   plan::Trace trace{.model = "this model", .source = {}, .forward_us = times.back(), .tensors = {}};
   std::vector<std::size_t> order(tensors_.size());
@@ -242,26 +248,89 @@ Result<plan::Trace> AutoWorld::agreed_trace() {
   return trace;
 }
 
+Result<double> AutoWorld::predict_codec(const plan::Setting& setting,
+                                        const std::string& codec) const {
+  std::vector<std::string> codecs;
+  for (const TensorSpec& tensor : tensors_) {
+    const auto rule = std::ranges::find_if(options_.rules, [&](const CodecRule& candidate) {
+      return plan::matches(candidate.pattern, tensor.name);
+    });
+    codecs.push_back(rule == options_.rules.end() ? codec : rule->codec);
+  }
+  const auto messages = simple_plan(tensors_, codecs, fabric_.topology(),
+                                    {.fusion = options_.fusion,
+                                     .sum_payloads = options_.sum_payloads,
+                                     .least_elements = options_.least_elements,
+                                     .bucket_bytes = options_.bucket_bytes,
+                                     .raw_bucket_bytes = options_.bucket_bytes});
+  const auto raw = simple_plan(tensors_, "none", fabric_.topology(), {});
+  if (!messages || !raw) return tl::unexpected(messages ? raw.error() : messages.error());
+  struct Way {
+    std::size_t message;
+    plan::Choice choice;
+  };
+  std::map<std::string_view, Way, std::less<>> ways;
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    for (const sync::Member& member : (*messages)[i].members) {
+      const auto spec = std::ranges::find_if(setting.codecs, [&](const codec::Spec& known) {
+        return codec::to_text(known) == member.codec;
+      });
+      // Raw members of an encoded message are priced as a message of their own.
+      const bool is_raw = spec == setting.codecs.end();
+      const auto index = is_raw ? 0 : spec - setting.codecs.begin();
+      ways[tensors_[member.tensor].name] = {
+          .message = 2 * i + (is_raw ? 1 : 0),
+          .choice = {.option = is_raw ? raw->front().option : (*messages)[i].option,
+                     .codec = static_cast<std::uint8_t>(index)}};
+    }
+  }
+  plan::Strategy strategy;
+  std::map<std::size_t, std::uint32_t> buckets;
+  for (const plan::Tensor& tensor : setting.trace.tensors) {
+    const Way& way = ways.at(tensor.name);
+    const auto bucket = buckets.emplace(way.message, static_cast<std::uint32_t>(buckets.size()));
+    strategy.choices.push_back(way.choice);
+    strategy.buckets.of_tensor.push_back(bucket.first->second);
+  }
+  strategy.buckets.count = static_cast<std::uint32_t>(buckets.size());
+  const bool encodes = std::ranges::any_of(
+      strategy.choices, [](const plan::Choice& choice) { return !choice.option.is_raw(); });
+  return encodes ? plan::predict_us(setting, strategy) : 0.0;
+}
+
 Result<AutoPlan> AutoWorld::make_plan() {
   const auto trace = agreed_trace();
   if (!trace) return tl::unexpected(trace.error());
   std::vector<codec::Spec> specs;
   for (const std::string& text : codecs_) specs.push_back(*codec::parse_spec(text));
+  const plan::Setting setting{*trace, *cluster_, specs};
+  const auto encodes = [](const plan::Plan& plan) {
+    return std::ranges::any_of(plan.strategy.choices,
+                               [](const plan::Choice& choice) { return !choice.option.is_raw(); });
+  };
   plan::PlanOptions options{.policy = policy_of(options_, codecs_),
                             .fusion = options_.fusion ? plan::Fusion::kAuto : plan::Fusion::kNone};
   options.tree.extended = options_.sum_payloads;
-  const plan::Setting setting{*trace, *cluster_, specs};
-  const auto made = plan::make_plan(setting, options);
-  if (!made) return tl::unexpected(made.error());
-  const bool encodes = std::ranges::any_of(
-      made->strategy.choices, [](const plan::Choice& choice) { return !choice.option.is_raw(); });
-  gradpress::Plan plan = plan::public_plan(setting, *made);
-  std::vector<std::string> codecs = codecs_in(plan);
-  return AutoPlan{.plan = std::move(plan),
-                  .compresses = encodes && made->iteration_us < (1.0 - kWorthwhile) * made->raw_us,
-                  .raw_us = made->raw_us,
-                  .verdict = made->verdict,
-                  .codecs = std::move(codecs)};
+  const auto best = plan::make_plan(setting, options);
+  if (!best) return tl::unexpected(best.error());
+  AutoPlan made{.raw_us = best->raw_us, .verdict = best->verdict};
+  for (const std::string& text : options_.automatic.codecs) {
+    const auto spec = codec::parse_spec(text);
+    const std::string codec = spec ? codec::to_text(*spec) : "none";
+    if (std::ranges::find(codecs_, codec) == codecs_.end()) continue;
+    const auto predicted = predict_codec(setting, codec);
+    if (!predicted) return tl::unexpected(predicted.error());
+    made.candidates.push_back(
+        {.kind = AutoCandidate::Kind::kCodec, .name = codec, .predicted_us = *predicted});
+  }
+  ++plans_;
+  if (encodes(*best)) {
+    made.candidates.push_back({.kind = AutoCandidate::Kind::kPlan,
+                               .name = plans_ == 1 ? "the plan" : "plan " + std::to_string(plans_),
+                               .plan = plan::public_plan(setting, *best),
+                               .predicted_us = best->iteration_us});
+  }
+  return made;
 }
 
 }  // namespace gradpress::engine

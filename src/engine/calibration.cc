@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -17,6 +16,23 @@ namespace gradpress::engine {
 namespace {
 
 double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+/// A rate is known if the times of the largest and the smallest size differ by so many scatters.
+constexpr double kSureOfRate = 2.0;
+/// Times may differ by this share without anybody seeing it.
+constexpr double kLeastScatter = 0.05;
+/// How much longer the next size may take: of a collective, of a codec.
+constexpr double kNextSize = 4.0;
+constexpr double kNextElements = 8.0;
+
+/// Factors, bytes and times: above 0, and below what a computer can hold or a user waits for.
+bool is_possible(double value) { return value > 1e-9 && value < 1e15; }
+
+double median_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 != 0 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+}
 
 /// Calls that a turn has at most.
 constexpr double kMostInARow = 24.0;
@@ -186,13 +202,16 @@ class Calibrator::Impl {
       say(std::string(plan::to_text(measured.fit.collective)) + "@" +
           std::string(plan::to_text(measured.fit.phase)));
     }
+    const double before_us = spent_us_;
     const auto taken = measure_collective(options_.bytes[size_], measured.fit);
     if (!taken) return taken.error();
     ++size_;
     // A line needs two sizes.
-    const bool enough = size_ >= 2 && *taken > us(options_.longest_call);
+    const bool enough = size_ >= 2 && (*taken > us(options_.longest_call) ||
+                                       is_share_spent(spent_us_ - before_us, kNextSize));
     if (size_ < options_.bytes.size() && !enough) return {};
     size_ = 0;
+    unit_us_ = 0.0;
     ++collective_;
     fit_collective(measured);
     return {};
@@ -207,13 +226,28 @@ class Calibrator::Impl {
       say(codec_->name());
       result_.codecs.push_back({.codec = codec_->name()});
     }
+    const double before_us = spent_us_;
     const auto point = measure_codec_at(*codec_, options_.elements[size_]);
     if (!point) return point.error();
     result_.codecs.back().points.push_back(*point);
     const double longest = std::max(point->encode.median_us, point->decode.median_us);
     ++size_;
-    if (size_ == options_.elements.size() || longest > us(options_.longest_codec)) size_ = 0;
+    const bool spent = is_share_spent(spent_us_ - before_us, kNextElements) && size_ >= 2;
+    if (size_ < options_.elements.size() && longest <= us(options_.longest_codec) && !spent) {
+      return {};
+    }
+    size_ = 0;
+    unit_us_ = 0.0;
     return {};
+  }
+
+  /// Whether the next size would take more than is left of this collective's or codec's share.
+  /// `last_us`: what the last size took; the same on every rank.
+  bool is_share_spent(double last_us, double growth) {
+    unit_us_ += last_us;
+    if (options_.limit_us <= 0.0) return false;
+    const auto units = static_cast<double>(collectives_.size() + options_.codecs.size());
+    return unit_us_ + growth * last_us > options_.limit_us / units;
   }
 
   void say(const std::string& what) const {
@@ -288,21 +322,19 @@ class Calibrator::Impl {
   void fit_collective(Measured& measured) {
     const plan::CommCosts unit = unit_costs(fabric_.topology());
     CollectiveFit& fit = measured.fit;
-    std::vector<double> times;
-    for (const CollectivePoint& point : fit.points) times.push_back(point.time.median_us);
-    drop_hiccups(times);
     const auto unit_line = unit.line(fit.phase, fit.collective, false);
     std::vector<FitPoint> points;
-    for (std::size_t i = 0; i < times.size(); ++i) {
-      points.push_back(
-          {.alphas = unit_line.fixed_us,
-           .betas_bytes = unit_line.us_per_byte * static_cast<double>(fit.points[i].bytes),
-           .us = times[i]});
+    for (const CollectivePoint& point : fit.points) {
+      points.push_back({.alphas = unit_line.fixed_us,
+                        .betas_bytes = unit_line.us_per_byte * static_cast<double>(point.bytes),
+                        .us = point.time.median_us});
     }
     const Line line = fit_line(points);
     fit.latency_us = line.alpha_us;
-    fit.gbps = 8.0 / (line.beta_us * 1000.0);
+    fit.gbps = line.gbps();
+    fit.rate_known = line.rate_known;
     for (const FitPoint& point : points) {
+      if (point.us <= 0.0) continue;
       const double fitted = point.alphas * line.alpha_us + point.betas_bytes * line.beta_us;
       const double error = std::abs(fitted / point.us - 1.0);
       fit.worst_error = std::max(fit.worst_error, error);
@@ -426,6 +458,7 @@ class Calibrator::Impl {
   Buffers buffers_;
   Calibration result_;
   double spent_us_ = 0.0;
+  double unit_us_ = 0.0;  ///< of it, what this collective or codec took
 
   // What is measured next.
   std::vector<Measured> collectives_;
@@ -456,11 +489,9 @@ Json fit_json(const CollectiveFit& fit) {
     row.update(to_json(point.time));
     points.push_back(std::move(row));
   }
-  return {{"latency_us", fit.latency_us},
-          {"gbps", fit.gbps},
-          {"fit_mean_error", fit.mean_error},
-          {"fit_worst_error", fit.worst_error},
-          {"measured", std::move(points)}};
+  return {{"latency_us", fit.latency_us},       {"gbps", fit.gbps},
+          {"rate_known", fit.rate_known},       {"fit_mean_error", fit.mean_error},
+          {"fit_worst_error", fit.worst_error}, {"measured", std::move(points)}};
 }
 
 Json link_json(std::span<const CollectiveFit> fits) {
@@ -480,6 +511,7 @@ Json link_json(std::span<const CollectiveFit> fits) {
     entry.update(fit_json(fit));
     if (fit.collective == plan::Collective::kAllReduce) {
       link["gbps"] = fit.gbps;
+      link["rate_known"] = fit.rate_known;
       link["latency_us"] = fit.latency_us;
     }
   }
@@ -489,36 +521,49 @@ Json link_json(std::span<const CollectiveFit> fits) {
 
 }  // namespace
 
-void drop_hiccups(std::span<double> times) {
-  for (std::size_t i = times.size(); i-- > 1;) times[i - 1] = std::min(times[i - 1], times[i]);
-}
-
 Line fit_line(std::span<const FitPoint> points) {
-  // Least squares of (A·α + Bb·β − t) / t, a point's square weighted by √t: by relative errors
-  // alone the many short calls would bend the rate, and a step's time is made of the long ones.
-  double aa = 0.0;
-  double ab = 0.0;
-  double bb = 0.0;
-  double at = 0.0;
-  double bt = 0.0;
+  struct Point {
+    double x;  ///< bytes
+    double y;  ///< µs, both for one latency
+  };
+  std::vector<Point> usable;
   for (const FitPoint& point : points) {
-    const double weight = std::sqrt(point.us);
-    const double a = point.alphas / point.us;
-    const double b = point.betas_bytes / point.us;
-    aa += weight * a * a;
-    ab += weight * a * b;
-    bb += weight * b * b;
-    at += weight * a;
-    bt += weight * b;
+    const Point scaled{.x = point.betas_bytes / point.alphas, .y = point.us / point.alphas};
+    const bool is_good =
+        is_possible(point.alphas) && is_possible(point.betas_bytes) && is_possible(point.us);
+    if (is_good) usable.push_back(scaled);
   }
-  const double determinant = aa * bb - ab * ab;
-  Line line{.alpha_us = (at * bb - bt * ab) / determinant,
-            .beta_us = (bt * aa - at * ab) / determinant};
-  // Neither can be below nothing; the other then takes all.
-  if (line.alpha_us < 0.0) line = {.alpha_us = 0.0, .beta_us = bt / bb};
-  if (line.beta_us <= 0.0) {
-    line = {.alpha_us = at / aa, .beta_us = std::numeric_limits<double>::min()};
+  constexpr double kLeastBeta = 8.0 / (kMostGbps * 1000.0);
+  if (usable.empty()) return {.alpha_us = 0.0, .beta_us = kLeastBeta, .rate_known = false};
+  std::vector<double> slopes;
+  for (std::size_t i = 0; i < usable.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (usable[i].x == usable[j].x) continue;
+      slopes.push_back((usable[i].y - usable[j].y) / (usable[i].x - usable[j].x));
+    }
   }
+  const auto median_over = [&](const auto& of_point) {
+    std::vector<double> values;
+    for (const Point& point : usable) values.push_back(of_point(point));
+    return median_of(std::move(values));
+  };
+  Line line;
+  line.beta_us = slopes.empty() ? 0.0 : median_of(std::move(slopes));
+  line.alpha_us = median_over([&](const Point& point) { return point.y - line.beta_us * point.x; });
+  const double scatter = median_over([&](const Point& point) {
+    return std::abs(point.y - line.alpha_us - line.beta_us * point.x);
+  });
+  const auto [least, most] = std::ranges::minmax(usable, {}, &Point::x);
+  if (line.beta_us * (most.x - least.x) <= kSureOfRate * scatter || line.beta_us < kLeastBeta) {
+    line.rate_known = false;
+    line.alpha_us = median_over([](const Point& point) { return point.y; });
+    line.beta_us = std::max(scatter, kLeastScatter * line.alpha_us) / most.x;
+  }
+  if (line.alpha_us < 0.0) {
+    line.alpha_us = 0.0;
+    line.beta_us = median_over([](const Point& point) { return point.y / point.x; });
+  }
+  line.beta_us = std::max(line.beta_us, kLeastBeta);
   return line;
 }
 

@@ -32,6 +32,9 @@ struct CalibrationOptions {
   std::chrono::milliseconds turn{3};
   std::chrono::milliseconds longest_call{100};
   std::chrono::milliseconds longest_codec{60};
+  /// About what all may take. Every collective and codec has an equal share; after the second size,
+  /// one that would exceed the share is left out. 0: no limit.
+  double limit_us = 0.0;
   /// Called on every rank with what is measured next: "allgather@inter", "topk:0.01".
   std::function<void(std::string_view)> progress = {};
 };
@@ -54,6 +57,7 @@ struct CollectiveFit {
   plan::Phase phase = plan::Phase::kFlat;
   double latency_us = 0.0;
   double gbps = 0.0;
+  bool rate_known = true;    ///< false: `gbps` is a lower bound
   double worst_error = 0.0;  ///< of the fitted against the measured time, as a share of it
   double mean_error = 0.0;
   std::vector<CollectivePoint> points = {};
@@ -109,21 +113,27 @@ class Calibrator {
 Result<Calibration> calibrate(sync::Fabric& fabric, const CalibrationOptions& options,
                               Clock& clock);
 
-/// Times of ascending sizes: none may be above a larger size's. Where one is, the machine was busy
-/// with something else, and the larger size's time stands for it.
-void drop_hiccups(std::span<double> times);
-
-/// The line nearest to the points by relative error, long calls counting more. Requires: at least
-/// two different sizes. `alphas`, `betas`: the cost model's factors of each point.
 struct FitPoint {
-  double alphas = 0.0;
-  double betas_bytes = 0.0;  ///< betas × bytes
+  double alphas = 0.0;       ///< the cost model's factor of the latency
+  double betas_bytes = 0.0;  ///< its factor of the time per byte × bytes
   double us = 0.0;
 };
 struct Line {
   double alpha_us = 0.0;
   double beta_us = 0.0;  ///< per byte
+  /// False: the times do not grow with size by more than they scatter. `beta_us` is then the most
+  /// that their scatter allows.
+  bool rate_known = true;
+
+  double gbps() const { return 8.0 / (beta_us * 1000.0); }
 };
+/// No link is faster, in Gb/s: a figure above is an error of measurement.
+inline constexpr double kMostGbps = 10'000.0;
+
+/// A line through the points by Theil and Sen: the median slope of all pairs, then the median
+/// latency. Up to a quarter of the points may lie anywhere. Points whose time is not a positive
+/// number (a coarse clock) are left out. alpha_us is finite and at least 0; gbps() is finite, above
+/// 0 and at most kMostGbps, whatever the points are.
 Line fit_line(std::span<const FitPoint> points);
 
 /// The format gradpress-cluster-1, with the fits' errors and spreads beside the numbers.

@@ -75,7 +75,10 @@ class PlainEngine final : public Engine {
   }
   ~PlainEngine() override {
     std::vector<std::vector<std::unique_ptr<sync::Message>>> messages;
-    for (const auto& runtime : runtimes_) messages.push_back(runtime->dissolve());
+    for (const auto& runtime : now_.runtimes) messages.push_back(runtime->dissolve());
+    for (const auto& [name, installed] : parked_) {
+      for (const auto& runtime : installed.runtimes) messages.push_back(runtime->dissolve());
+    }
     // First the groups, then what they may still write to.
     fabric_.reset();
   }
@@ -110,12 +113,29 @@ class PlainEngine final : public Engine {
     return gradient_recorder_.gradients(tensors_, fabric_->rank(), fabric_->topology().workers());
   }
   std::vector<EngineSpan> spans() const override;
-  std::uint64_t buffer_bytes() const override { return shared_.bytes(); }
+  std::uint64_t buffer_bytes() const override {
+    std::uint64_t bytes = now_.shared.bytes();
+    for (const auto& [name, installed] : parked_) bytes += installed.shared.bytes();
+    return bytes;
+  }
   std::string summary() const override;
 
  private:
-  Runtime& runtime() const { return *runtimes_[turn_ % runtimes_.size()]; }
-  const Program& program_of_last_step() const { return runtimes_[last_turn_]->program(); }
+  /// Programs that run, or have run and wait to run again.
+  struct Installed {
+    std::string description = {};
+    Programs programs = {};
+    std::vector<std::unique_ptr<Runtime>> runtimes = {};  ///< one, or two that take turns
+    engine::RuntimeShared shared = {};                    ///< theirs
+    std::size_t turn = 0;
+  };
+  enum class Before : std::uint8_t {
+    kHandOver,  ///< what ran before gives its residuals to what runs now, and is destroyed
+    kPark,      ///< it is kept as it is, to run again
+  };
+
+  Runtime& runtime() const { return *now_.runtimes[now_.turn % now_.runtimes.size()]; }
+  const Program& program_of_last_step() const { return now_.runtimes[last_turn_]->program(); }
 
   Status take_ready(std::size_t tensor, std::span<float> gradient);
   Status begin_if_due();
@@ -134,7 +154,14 @@ class PlainEngine final : public Engine {
   std::uint64_t raw_bucket_bytes() const;
   Result<Programs> simple_programs(const std::vector<std::string>& codecs) const;
   /// Makes the programs what runs from the next step on, on all ranks or none.
-  Status install(Result<Programs> programs, std::string running);
+  Status install(Result<Programs> programs, std::string running, Before before = Before::kHandOver);
+  /// After another program was put in place.
+  void begin_anew();
+  /// Runs a candidate of the autopilot's from the next step on.
+  Status run_candidate(const engine::AutoCandidate& candidate);
+  /// Gives what a parked candidate holds to what runs, and destroys it.
+  Status drop_candidate(const std::string& name);
+  Status drop_candidates();
   Status make_runtimes(const Programs& programs, std::vector<std::unique_ptr<Runtime>>& made,
                        engine::RuntimeShared& shared) const;
   Status between_steps(std::string_view what) const;
@@ -151,10 +178,10 @@ class PlainEngine final : public Engine {
   Clock& clock_;
   engine::Exchange exchange_;
   std::string running_;
-  std::string description_;
-  Programs programs_;
-  std::vector<std::unique_ptr<Runtime>> runtimes_;              ///< one, or two that take turns
-  engine::RuntimeShared shared_;                                ///< theirs
+  Installed now_;
+  /// The autopilot's candidates that do not run now, by name. Their residuals are this rank's too.
+  std::map<std::string, Installed, std::less<>> parked_;
+  std::string candidate_;                                       ///< that runs
   std::vector<std::vector<std::vector<std::string>>> actions_;  ///< texts of their stages
   std::optional<engine::Velocity> velocity_;
   engine::TraceRecorder recorder_;        ///< the user's
@@ -162,7 +189,6 @@ class PlainEngine final : public Engine {
   engine::GradientRecorder gradient_recorder_;
   std::vector<plan::Span> spans_;
   std::uint64_t step_ = 0;
-  std::size_t turn_ = 0;
   std::size_t last_turn_ = 0;
   bool in_step_ = false;
   engine::ByteAudit audit_;
@@ -192,6 +218,7 @@ Status PlainEngine::start() {
 }
 
 Status PlainEngine::start_auto() {
+  if (Status status = drop_candidates(); !status) return status;
   Result<Programs> raw = raw_programs();
   if (Status status = engine::AutoWorld::check(options_); !status) raw = tl::unexpected(status);
   if (Status status = install(std::move(raw), std::string(kAuto)); !status) return status;
@@ -200,22 +227,54 @@ Status PlainEngine::start_auto() {
     auto_world_.emplace(
         *fabric_, exchange_, tensors_, options_, pilot_recorder_, clock_,
         engine::AutoActions{
-            .run_plan =
-                [this](const Plan& plan) {
-                  return install(
-                      engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed),
-                      std::string(kAuto));
-                },
-            .run_codec =
-                [this](const std::string& codec) {
-                  return install(codec_programs(codec), std::string(kAuto));
-                },
-            .run_raw = [this] { return install(raw_programs(), std::string(kAuto)); },
+            .run = [this](const engine::AutoCandidate& what) { return run_candidate(what); },
+            .drop = [this](const std::string& name) { return drop_candidate(name); },
             .say = [this](const std::string& line) { say(line); }});
   }
   pilot_.emplace(options_.automatic, *auto_world_);
   pilot_->start();
+  candidate_ = pilot_->runs();
   steered_ = clock_.now();
+  return {};
+}
+
+Status PlainEngine::run_candidate(const engine::AutoCandidate& candidate) {
+  using Kind = engine::AutoCandidate::Kind;
+  if (auto known = parked_.find(candidate.name); known != parked_.end()) {
+    Installed next = std::move(known->second);
+    parked_.erase(known);
+    parked_.insert_or_assign(candidate_, std::exchange(now_, std::move(next)));
+    begin_anew();
+  } else {
+    Result<Programs> programs =
+        candidate.kind == Kind::kRaw ? raw_programs()
+        : candidate.kind == Kind::kCodec
+            ? codec_programs(candidate.name)
+            : engine::programs_of(candidate.plan, tensors_, fabric_->topology(), options_.seed);
+    // To move momentum takes collectives, which residual() and checkpoint() must not: with momentum
+    // nothing is parked.
+    const Before before = velocity_ ? Before::kHandOver : Before::kPark;
+    Status status = install(std::move(programs), std::string(kAuto), before);
+    if (!status) return status;
+  }
+  candidate_ = candidate.name;
+  return {};
+}
+
+Status PlainEngine::drop_candidate(const std::string& name) {
+  const auto known = parked_.find(name);
+  if (known == parked_.end()) return {};
+  Status status =
+      engine::hand_over_residuals(*known->second.runtimes.front(), *now_.runtimes.front());
+  if (status) parked_.erase(known);
+  return status;
+}
+
+Status PlainEngine::drop_candidates() {
+  while (!parked_.empty()) {
+    const std::string name = parked_.begin()->first;
+    if (Status status = drop_candidate(name); !status) return status;
+  }
   return {};
 }
 
@@ -281,7 +340,7 @@ Status PlainEngine::make_runtimes(const Programs& programs,
   return {};
 }
 
-Status PlainEngine::install(Result<Programs> programs, std::string running) {
+Status PlainEngine::install(Result<Programs> programs, std::string running, Before before) {
   Group& world = fabric_->group(plan::Phase::kFlat);
   std::vector<std::unique_ptr<Runtime>> made;
   engine::RuntimeShared shared;
@@ -303,30 +362,35 @@ Status PlainEngine::install(Result<Programs> programs, std::string running) {
   const Status agreed = sync::check_agreement(world, description);
   if (!mine) return mine;
   if (!agreed) return agreed;
-  if (!runtimes_.empty()) {
-    const Status moved = engine::hand_over(*runtimes_.front(), *made.front(),
+  if (!now_.runtimes.empty() && before == Before::kHandOver) {
+    const Status moved = engine::hand_over(*now_.runtimes.front(), *made.front(),
                                            velocity_ ? &*velocity_ : nullptr, exchange_);
     if (!moved) return moved;
+  } else if (!now_.runtimes.empty()) {
+    parked_.insert_or_assign(candidate_, std::move(now_));
   }
-  runtimes_ = std::move(made);
-  shared_ = std::move(shared);
-  audit_.start_over();
-  programs_ = std::move(*programs);
-  description_ = std::move(description);
+  now_ = {.description = std::move(description),
+          .programs = std::move(*programs),
+          .runtimes = std::move(made),
+          .shared = std::move(shared)};
   running_ = std::move(running);
-  turn_ = 0;
-  spans_.clear();
-  actions_.clear();
-  if (options_.record_spans) {
-    for (const auto& runtime : runtimes_) actions_.push_back(action_texts(runtime->program()));
-  }
+  begin_anew();
   say_what_is_not_in_effect();
   return {};
 }
 
+void PlainEngine::begin_anew() {
+  audit_.start_over();
+  spans_.clear();
+  actions_.clear();
+  last_turn_ = 0;
+  if (!options_.record_spans) return;
+  for (const auto& runtime : now_.runtimes) actions_.push_back(action_texts(runtime->program()));
+}
+
 void PlainEngine::say_what_is_not_in_effect() const {
   const bool encodes = std::ranges::any_of(
-      programs_.first.messages,
+      now_.programs.first.messages,
       [](const sync::MessageSpec& message) { return !message.option.is_raw(); });
   if (fabric_->topology().workers() == 1) {
     say("one worker: nothing is exchanged, " + running_ + " is not in effect on the wire");
@@ -381,9 +445,9 @@ Result<EngineStep> PlainEngine::end_step() {
   if (velocity_ && !add_momentum()) step.finite = false;
   const Status audited = audit(*report);
   ++step_;
-  last_turn_ = turn_ % runtimes_.size();
+  last_turn_ = now_.turn % now_.runtimes.size();
   // A message that met NaN sends the same factors again: so do its program's others.
-  if (report->outcome == sync::Outcome::kDone) ++turn_;
+  if (report->outcome == sync::Outcome::kDone) ++now_.turn;
   const Time done = clock_.now();
   gradient_recorder_.end_step();
   recorder_.end_step(called, done);
@@ -391,6 +455,7 @@ Result<EngineStep> PlainEngine::end_step() {
   Status status = audited ? steer() : audited;
   if (!status) return tl::unexpected(status);
   step.rests = step.finite && pilot_ && pilot_->rests();
+  step.baseline_steps = pilot_ ? pilot_->baseline_steps() : 0;
   return step;
 }
 
@@ -413,7 +478,7 @@ Status PlainEngine::audit(const engine::StepReport& report) {
                                   .report = report});
   if (!line) return line.error();
   if (*line) say(**line);
-  for (const auto& runtime : runtimes_) runtime->count_messages(audit_.counts_messages());
+  for (const auto& runtime : now_.runtimes) runtime->count_messages(audit_.counts_messages());
   return {};
 }
 
@@ -427,7 +492,8 @@ Status PlainEngine::set_codec(std::string_view codec) {
   return guarded([&] {
     if (Status status = between_steps("the codec changes"); !status) return status;
     if (codec == kAuto) return start_auto();
-    Status status = install(codec_programs(codec), std::string(codec));
+    Status status = drop_candidates();
+    if (status) status = install(codec_programs(codec), std::string(codec));
     if (status) pilot_.reset();
     return status;
   });
@@ -436,29 +502,42 @@ Status PlainEngine::set_codec(std::string_view codec) {
 Status PlainEngine::set_plan(const Plan& plan) {
   return guarded([&] {
     if (Status status = between_steps("the plan changes"); !status) return status;
-    Status status =
-        install(engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed), "plan");
+    Status status = drop_candidates();
+    if (status) {
+      status =
+          install(engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed), "plan");
+    }
     if (status) pilot_.reset();
     return status;
   });
 }
 
 Plan PlainEngine::plan() const {
-  Plan plan = engine::plan_of(programs_, tensors_, fabric_->topology());
+  Plan plan = engine::plan_of(now_.programs, tensors_, fabric_->topology());
   plan.strategy = running_;
   return plan;
 }
 
 void PlainEngine::scale_residuals(float factor) {
-  Runtime& any = *runtimes_.front();
-  for (std::size_t i = 0; i < any.messages(); ++i) any.message(i).scale_residuals(factor);
+  const auto scale = [&](Runtime& any) {
+    for (std::size_t i = 0; i < any.messages(); ++i) any.message(i).scale_residuals(factor);
+  };
+  scale(*now_.runtimes.front());
+  for (const auto& [name, installed] : parked_) scale(*installed.runtimes.front());
   if (velocity_) velocity_->scale(factor);
 }
 
 void PlainEngine::copy_residual(std::size_t tensor, std::span<float> out) const {
-  Runtime& any = *runtimes_.front();
-  const auto [message, member] = any.place_of(static_cast<std::uint32_t>(tensor));
-  any.message(message).copy_residual(member, out);
+  const auto copy = [&](Runtime& any, std::span<float> to) {
+    const auto [message, member] = any.place_of(static_cast<std::uint32_t>(tensor));
+    any.message(message).copy_residual(member, to);
+  };
+  copy(*now_.runtimes.front(), out);
+  std::vector<float> held(parked_.empty() ? 0 : out.size());
+  for (const auto& [name, installed] : parked_) {
+    copy(*installed.runtimes.front(), held);
+    for (std::size_t i = 0; i < held.size(); ++i) out[i] += held[i];
+  }
   if (!velocity_) return;
   const std::span<const float> carried = velocity_->carried(tensor);
   for (std::size_t i = 0; i < carried.size(); ++i) out[i] += carried[i];
@@ -466,19 +545,25 @@ void PlainEngine::copy_residual(std::size_t tensor, std::span<float> out) const 
 
 Status PlainEngine::add_residual(std::size_t tensor, std::span<const float> residual) {
   return guarded([&] {
-    Runtime& any = *runtimes_.front();
+    Runtime& any = *now_.runtimes.front();
     const auto [message, member] = any.place_of(static_cast<std::uint32_t>(tensor));
     return any.message(message).give_residual(member, residual);
   });
 }
 
 std::vector<std::byte> PlainEngine::checkpoint() const {
-  return engine::save_checkpoint({.description = description_,
+  // A checkpoint is of what runs: candidates that are parked give it what they hold.
+  for (const auto& [name, installed] : parked_) {
+    const Status moved =
+        engine::hand_over_residuals(*installed.runtimes.front(), *now_.runtimes.front());
+    if (!moved) say("checkpoint: the residual of " + name + " is not in it: " + moved.message());
+  }
+  return engine::save_checkpoint({.description = now_.description,
                                   .plan = plan::to_json(plan()).dump(),
                                   .rank = fabric_->rank(),
                                   .step = step_,
-                                  .turn = static_cast<std::uint32_t>(turn_ % 2)},
-                                 *runtimes_.front(), velocity_ ? &*velocity_ : nullptr);
+                                  .turn = static_cast<std::uint32_t>(now_.turn % 2)},
+                                 *now_.runtimes.front(), velocity_ ? &*velocity_ : nullptr);
 }
 
 Status PlainEngine::restore(std::span<const std::byte> checkpoint) {
@@ -490,21 +575,22 @@ Status PlainEngine::restore(std::span<const std::byte> checkpoint) {
       return Status::error(Code::kInvalidArgument, "checkpoint: is rank ", saved->head().rank,
                            "'s, this is rank ", fabric_->rank());
     }
-    std::string difference = engine::first_difference(saved->head().description, description_);
+    if (Status status = drop_candidates(); !status) return status;
+    std::string difference = engine::first_difference(saved->head().description, now_.description);
     if (!difference.empty() && pilot_) {
       // What auto had found then is what goes on.
       if (Status status = run_saved_plan(saved->head().plan); !status) return status;
-      difference = engine::first_difference(saved->head().description, description_);
+      difference = engine::first_difference(saved->head().description, now_.description);
     }
     if (!difference.empty()) {
       return Status::error(
           Code::kInvalidArgument,
           "checkpoint: is of other tensors, codecs or another world: ", difference);
     }
-    Status status = saved->load(*runtimes_.front(), velocity_ ? &*velocity_ : nullptr);
+    Status status = saved->load(*now_.runtimes.front(), velocity_ ? &*velocity_ : nullptr);
     if (!status) return status;
     step_ = saved->head().step;
-    turn_ = saved->head().turn;
+    now_.turn = saved->head().turn;
     return {};
   });
 }
@@ -519,13 +605,16 @@ Status PlainEngine::run_saved_plan(const std::string& text) {
   if (!plan) return plan.error();
   Status status = install(engine::programs_of(*plan, tensors_, fabric_->topology(), options_.seed),
                           std::string(kAuto));
-  if (status) pilot_->resume("the checkpoint's plan");
+  if (status) {
+    pilot_->resume("the checkpoint's plan");
+    candidate_ = pilot_->runs();
+  }
   return status;
 }
 
 std::vector<EngineSpan> PlainEngine::spans() const {
   std::vector<EngineSpan> spans;
-  if (runtimes_.empty()) return spans;
+  if (now_.runtimes.empty()) return spans;
   const Program& program = program_of_last_step();
   for (const plan::Span& span : spans_) {
     spans.push_back({.lane = plan::to_text(span.lane),

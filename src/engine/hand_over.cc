@@ -88,7 +88,10 @@ class MomentumMover {
 
 }  // namespace
 
-Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Exchange& exchange) {
+namespace {
+
+template <class MoveOne>
+Status move_all(Runtime& from, Runtime& to, const MoveOne& move_one) {
   std::vector<float> values;
   for (std::uint32_t tensor = 0; tensor < from.tensors(); ++tensor) {
     const auto [old_message, old_member] = from.place_of(tensor);
@@ -98,12 +101,25 @@ Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Exchange& excha
                     .to = to.message(new_message),
                     .to_member = new_member};
     values.resize(move.from.spec().members[old_member].shape.elements());
-    const Status status = velocity == nullptr
-                              ? move_plainly(move, values)
-                              : MomentumMover(*velocity, exchange).move(move, tensor, values);
-    if (!status) return status;
+    if (Status status = move_one(move, tensor, values); !status) return status;
   }
   return {};
+}
+
+}  // namespace
+
+Status hand_over_residuals(Runtime& from, Runtime& to) {
+  return move_all(from, to,
+                  [](const Move& move, std::uint32_t /*tensor*/, std::span<float> values) {
+                    return move_plainly(move, values);
+                  });
+}
+
+Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Exchange& exchange) {
+  if (velocity == nullptr) return hand_over_residuals(from, to);
+  return move_all(from, to, [&](const Move& move, std::uint32_t tensor, std::span<float> values) {
+    return MomentumMover(*velocity, exchange).move(move, tensor, values);
+  });
 }
 
 }  // namespace gradpress::engine

@@ -23,5 +23,7 @@ namespace gradpress::engine {
 ///         the place of the momentum changes.
 /// Errors: the group's; kNonFinite on a residual out of range.
 Status hand_over(Runtime& from, Runtime& to, Velocity* velocity, Exchange& exchange);
+/// The same without momentum. It reaches no other rank.
+Status hand_over_residuals(Runtime& from, Runtime& to);
 
 }  // namespace gradpress::engine

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "codec/frame.h"
-#include "comm/process.h"
 
 namespace gradpress::engine {
 
@@ -49,22 +48,11 @@ std::string this_machine() {
 
 std::optional<std::filesystem::path> profile_file(const std::string& folder,
                                                   const ProfileKey& key) {
-  if (folder == "-") return std::nullopt;
-  std::filesystem::path path = folder;
-  if (folder.empty()) {
-    const comm::Environment environment = comm::process_environment();
-    if (const auto cache = environment("XDG_CACHE_HOME"); cache && !cache->empty()) {
-      path = *cache;
-    } else if (const auto home = environment("HOME"); home && !home->empty()) {
-      path = std::filesystem::path(*home) / ".cache";
-    } else {
-      return std::nullopt;
-    }
-    path /= "gradpress";
-  }
+  if (folder.empty() || folder == "-") return std::nullopt;
   const std::string text = key.text();
-  return path / ("profile-" +
-                 hexadecimal(codec::hash_of(std::as_bytes(std::span<const char>(text)))) + ".json");
+  return std::filesystem::path(folder) /
+         ("profile-" + hexadecimal(codec::hash_of(std::as_bytes(std::span<const char>(text)))) +
+          ".json");
 }
 
 Result<std::optional<Json>> shared_profile(Exchange& exchange,

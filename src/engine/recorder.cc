@@ -17,6 +17,13 @@ double mean_of(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 != 0 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
+}
+
 double deviation_of(std::span<const double> values, double mean) {
   double squares = 0.0;
   for (const double value : values) squares += (value - mean) * (value - mean);
@@ -68,11 +75,29 @@ std::vector<float> TraceRecorder::mean_ready_us() const {
   return mean;
 }
 
-double TraceRecorder::mean_forward_us() const { return mean_of(forward_us_); }
+std::vector<float> TraceRecorder::median_ready_us() const {
+  std::vector<float> medians(tensors_);
+  std::vector<double> of_tensor(ready_us_.size() / tensors_);
+  for (std::size_t tensor = 0; tensor < tensors_; ++tensor) {
+    for (std::size_t step = 0; step < of_tensor.size(); ++step) {
+      of_tensor[step] = ready_us_[step * tensors_ + tensor];
+    }
+    medians[tensor] = static_cast<float>(median_of(of_tensor));
+  }
+  return medians;
+}
+
+double TraceRecorder::median_forward_us() const { return median_of(forward_us_); }
+
+double TraceRecorder::median_compute_us() const {
+  if (ready_us_.empty() || forward_us_.empty()) return 0.0;
+  const std::vector<float> ready = median_ready_us();
+  return median_forward_us() + static_cast<double>(*std::ranges::max_element(ready));
+}
 
 RecordedTrace TraceRecorder::trace(std::span<const TensorSpec> tensors) const {
   RecordedTrace trace{.steps = static_cast<unsigned>(ready_us_.size() / tensors_),
-                      .forward_us = mean_forward_us()};
+                      .forward_us = mean_of(forward_us_)};
   const std::vector<float> mean = mean_ready_us();
   std::vector<std::size_t> order(tensors_);
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -31,12 +31,17 @@ class TraceRecorder {
   /// as ready then.
   void end_step(Time called, Time done);
 
-  /// Per tensor, from a step's first gradient on.
-  std::vector<float> mean_ready_us() const;
-  double mean_forward_us() const;
+  /// Medians over the steps, which one slow step does not move. Per tensor, from a step's first
+  /// gradient on.
+  std::vector<float> median_ready_us() const;
+  double median_forward_us() const;
+  /// Forward and backward: until the last gradient; 0 when no whole step was recorded.
+  double median_compute_us() const;
   RecordedTrace trace(std::span<const TensorSpec> tensors) const;
 
  private:
+  std::vector<float> mean_ready_us() const;
+
   const std::size_t tensors_;
   unsigned left_ = 0;
   bool in_step_ = false;

@@ -23,6 +23,15 @@ Status read_number(const Field& parent, std::string_view key, double least, doub
   return {};
 }
 
+/// Measured files say so where times did not show the rate.
+Status read_known(const Field& given, bool& known) {
+  if (!given.has("rate_known")) return {};
+  const Json& value = given.at("rate_known")->json();
+  if (!value.is_boolean()) return given.at("rate_known")->wrong("true or false").value();
+  known = value.get<bool>();
+  return {};
+}
+
 /// What is not given is as in `otherwise`.
 Status read_override(const Field& given, const LinkModel::Rate& otherwise,
                      std::optional<LinkModel::Rate>& out) {
@@ -32,7 +41,9 @@ Status read_override(const Field& given, const LinkModel::Rate& otherwise,
   LinkModel::Rate rate = otherwise;
   if (given.has("gbps")) {
     if (auto s = read_number(given, "gbps", kLeastGbps, rate.gbps); !s) return s;
+    rate.known = true;
   }
+  if (auto s = read_known(given, rate.known); !s) return s;
   if (given.has("latency_us")) {
     if (auto s = read_number(given, "latency_us", 0.0, rate.latency_us); !s) return s;
   }
@@ -47,6 +58,7 @@ Result<LinkModel> read_link(const Field& field) {
   if (auto s = read_number(field, "latency_us", 0.0, model.link.latency_us); !s) {
     return tl::unexpected(s);
   }
+  if (auto s = read_known(field, model.link.known); !s) return tl::unexpected(s);
   if (!field.has("collectives")) return model;
   const Field collectives = *field.at("collectives");
   if (!collectives.json().is_object()) return collectives.wrong("an object");

@@ -24,6 +24,7 @@ struct LinkModel {
   struct Rate {
     double latency_us = 0.0;
     double gbps = 1.0;
+    bool known = true;  ///< false: the rate is a lower bound, which is used but not printed
   };
   Rate link;
   std::array<std::optional<Rate>, kCollectives> overrides;

@@ -188,9 +188,12 @@ std::string verdict_of(const Setting& setting, const Plan& plan) {
   const double raw_exposed = 1.0 - compute / plan.raw_us;
   const LinkModel& link =
       setting.cluster.topology.machines > 1 ? setting.cluster.inter : setting.cluster.intra;
-  char rate_text[32];
-  (void)std::snprintf(rate_text, sizeof rate_text, "%.3g", link.link.gbps);
-  const std::string rate = rate_text;
+  std::string rate;
+  if (link.link.known) {
+    char text[48];
+    (void)std::snprintf(text, sizeof text, " (%.3g Gb/s link)", link.link.gbps);
+    rate = text;
+  }
   std::size_t encoded = 0;
   std::vector<std::string> used;
   for (const Choice& choice : plan.strategy.choices) {
@@ -200,17 +203,16 @@ std::string verdict_of(const Setting& setting, const Plan& plan) {
     if (std::ranges::find(used, name) == used.end()) used.push_back(name);
   }
   if (gain < kWorthwhile || encoded == 0) {
-    return "do not compress: at " + rate + " Gb/s " + in_percent(raw_exposed) +
-           " of an iteration is communication that nothing hides, and the codecs could save " +
-           in_percent(std::max(0.0, gain));
+    return "do not compress: " + in_percent(raw_exposed) + " of a step is exposed communication" +
+           rate + "; the codecs could save " + in_percent(std::max(0.0, gain));
   }
   std::string names;
   for (const std::string& name : used) names.append(names.empty() ? "" : " and ").append(name);
   return "compress " + std::to_string(encoded) + " of " +
          std::to_string(plan.strategy.choices.size()) + " tensors with " + names + ": " +
-         in_ms(plan.iteration_us) + " instead of " + in_ms(plan.raw_us) + " per iteration (-" +
-         in_percent(gain) + "), because at " + rate + " Gb/s " + in_percent(raw_exposed) +
-         " of it would be communication that nothing hides";
+         in_ms(plan.iteration_us) + " instead of " + in_ms(plan.raw_us) + " a step (-" +
+         in_percent(gain) + "); without compression " + in_percent(raw_exposed) +
+         " of a step is exposed communication" + rate;
 }
 
 Status check_codecs(const Setting& setting, const PlanOptions& options) {

@@ -44,6 +44,8 @@ End fly(const comm::Link& link, const AutoOptions& automatic, unsigned steps,
   for (unsigned rank = 0; rank < kFourHosts.workers(); ++rank) {
     threads.emplace_back([&, rank] {
       EngineOptions options{.codec = "auto", .automatic = automatic};
+      // What a busy machine takes between steps must not decide.
+      options.automatic.settle_steps = 1e6;
       options.log = [&, rank](std::string_view line) {
         const std::scoped_lock lock(mutex);
         if (rank == 0) end.lines.emplace_back(line);
@@ -95,11 +97,12 @@ TEST(Auto, CompressesOnASlowLinkAndStaysThere) {
   const End end = fly(*comm::parse_link("100mbit"),
                       {.codecs = {"acpsgd:4"}, .raw_steps = 2, .window = 3, .cache = "-"}, 40);
   // The plan, or the one codec of it for all: whichever was faster by a hair.
-  const bool plan = end.running.find("compress 3 of 3 tensors") != std::string::npos;
-  const bool codec = end.running.find("acpsgd:4 for all tensors") != std::string::npos;
+  const bool plan = end.running.find("keeps the plan") != std::string::npos;
+  const bool codec = end.running.find("keeps acpsgd:4 for all tensors") != std::string::npos;
   EXPECT_TRUE(plan || codec) << end.running;
   for (const PlannedTensor& tensor : end.plan.tensors) EXPECT_EQ(tensor.codec, "acpsgd:4");
-  EXPECT_NE(all(end.lines).find("stays with the plan"), std::string::npos) << all(end.lines);
+  EXPECT_NE(all(end.lines).find("auto: keeps "), std::string::npos) << all(end.lines);
+  EXPECT_EQ(all(end.lines).find("e+"), std::string::npos) << all(end.lines);
 }
 
 TEST(Auto, DoesNotCompressWhereNothingIsGained) {
@@ -127,14 +130,14 @@ TEST(Auto, WithItsOwnCodecsNeverEndsSlowerAndSaysWhatItDid) {
   const End end = fly({}, {.raw_steps = 3, .window = 3, .cache = "-"}, 90);
   unsigned verdicts = 0;
   for (const std::string& line : end.lines) {
-    if (line.starts_with("auto: do not compress") || line.starts_with("auto: back to no comp") ||
-        line.starts_with("auto: stays with the plan")) {
+    if (line.starts_with("auto: do not compress") || line.starts_with("auto: stays with") ||
+        line.starts_with("auto: keeps")) {
       ++verdicts;
     }
   }
   EXPECT_EQ(verdicts, 1U) << all(end.lines);
   const bool raw = end.running.find("auto (none") != std::string::npos;
-  const bool kept = all(end.lines).find("stays with the plan") != std::string::npos;
+  const bool kept = all(end.lines).find("auto: keeps") != std::string::npos;
   EXPECT_NE(raw, kept) << end.running << '\n' << all(end.lines);
   for (const PlannedTensor& tensor : end.plan.tensors) {
     EXPECT_TRUE(kept || tensor.codec == "none") << tensor.codec;
@@ -168,7 +171,8 @@ TEST(Auto, ASecondEngineDoesNotMeasureAgain) {
 
 TEST(Auto, ACheckpointGoesOnWithThePlanItWasTakenUnder) {
   const comm::Link link = *comm::parse_link("100mbit");
-  const AutoOptions automatic{.codecs = {"acpsgd:4"}, .raw_steps = 2, .window = 2, .cache = "-"};
+  const AutoOptions automatic{
+      .codecs = {"acpsgd:4"}, .raw_steps = 2, .window = 2, .settle_steps = 1e6, .cache = "-"};
   constexpr unsigned kSaved = 40;
   std::vector<std::vector<std::byte>> saved(4);
   std::vector<Plan> plans(4);
@@ -238,7 +242,7 @@ TEST(CalibrationFor, SizesAreThoseOfWhichASliceTakesLessThanAStep) {
   for (const unsigned machines : {2U, 4U, 16U, 64U, 1024U}) {
     const auto options =
         engine::calibration_for(tensors, codecs, {.machines = machines, .workers_per_machine = 1},
-                                /*step_us=*/50'000.0);
+                                /*step_us=*/50'000.0, /*limit_us=*/60'000.0);
     ASSERT_GE(options.bytes.size(), 2U) << "a line needs two sizes";
     ASSERT_GE(options.elements.size(), 2U);
     EXPECT_TRUE(std::ranges::is_sorted(options.bytes));
@@ -252,7 +256,7 @@ TEST(CalibrationFor, SizesAreThoseOfWhichASliceTakesLessThanAStep) {
   }
   for (const double step_us : {500.0, 20'000.0, 1e6, 1e8}) {
     const auto options = engine::calibration_for(
-        tensors, codecs, {.machines = 4, .workers_per_machine = 1}, step_us);
+        tensors, codecs, {.machines = 4, .workers_per_machine = 1}, step_us, step_us);
     EXPECT_LE(1000.0 * static_cast<double>(options.turn.count() * (options.turns + 1)),
               step_us / 2.0);
     EXPECT_GE(options.longest_codec.count(), 1);
@@ -277,6 +281,7 @@ TEST(ProfileCache, IsSharedByRankZeroAndBoundToItsKey) {
   ASSERT_TRUE(file.has_value());
   EXPECT_NE(*file, *engine::profile_file(folder.string(), other));
   EXPECT_FALSE(engine::profile_file("-", key).has_value());
+  EXPECT_FALSE(engine::profile_file("", key).has_value()) << "nobody asked for a file";
   ASSERT_TRUE(engine::keep_profile(*file, key, {{"name", "x"}}).is_ok());
   auto world = comm::make_local_world({.topology = {.machines = 1, .workers_per_machine = 2}});
   std::vector<std::thread> threads;

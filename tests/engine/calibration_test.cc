@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
+#include <limits>
+#include <random>
 #include <vector>
 
 namespace gradpress::engine {
@@ -35,16 +38,85 @@ TEST(FitLine, NeitherPartIsBelowNothing) {
       FitPoint{.alphas = 1.0, .betas_bytes = 10.0, .us = 20.0},
       FitPoint{.alphas = 1.0, .betas_bytes = 20.0, .us = 10.0}};
   EXPECT_GT(fit_line(falling).beta_us, 0.0);
+  EXPECT_FALSE(fit_line(falling).rate_known);
   const std::array<FitPoint, 2> steep = {FitPoint{.alphas = 1.0, .betas_bytes = 10.0, .us = 1.0},
                                          FitPoint{.alphas = 1.0, .betas_bytes = 20.0, .us = 100.0}};
   EXPECT_EQ(fit_line(steep).alpha_us, 0.0);
 }
 
-TEST(DropHiccups, NoSizeTakesLongerThanALargerOne) {
-  std::array<double, 5> times = {5739.0, 1497.0, 1066.0, 1088.0, 3809.0};
-  drop_hiccups(times);
-  EXPECT_EQ(times, (std::array<double, 5>{1066.0, 1066.0, 1066.0, 1088.0, 3809.0}));
-  drop_hiccups(std::span<double>());
+std::vector<FitPoint> gigabit() {
+  std::vector<FitPoint> points;
+  for (const double bytes : {1024.0, 16384.0, 65536.0, 262144.0, 1048576.0}) {
+    points.push_back({.alphas = 6.0, .betas_bytes = 1.5 * bytes, .us = 6.0 * 50 + 0.012 * bytes});
+  }
+  return points;
+}
+
+TEST(FitLine, OneOutlierAnywhereDoesNotMoveTheRate) {
+  const double right = fit_line(gigabit()).gbps();
+  EXPECT_NEAR(right, 1.0, 1e-6);
+  for (std::size_t i = 0; i < gigabit().size(); ++i) {
+    for (const double factor : {0.01, 0.3, 3.0, 100.0}) {
+      std::vector<FitPoint> points = gigabit();
+      points[i].us *= factor;
+      const Line line = fit_line(points);
+      EXPECT_TRUE(line.rate_known) << i << " x " << factor;
+      EXPECT_NEAR(line.gbps(), right, 0.35 * right) << i << " x " << factor;
+    }
+  }
+}
+
+TEST(FitLine, TimesThatDoNotGrowTellNoRate) {
+  std::vector<FitPoint> points = gigabit();
+  for (FitPoint& point : points) point.us = 20.0;
+  EXPECT_FALSE(fit_line(points).rate_known);
+  // Nor does noise around a constant.
+  const std::array<double, 5> noisy = {20.0, 22.0, 19.0, 23.0, 20.5};
+  for (std::size_t i = 0; i < points.size(); ++i) points[i].us = noisy[i];
+  const Line line = fit_line(points);
+  EXPECT_FALSE(line.rate_known);
+  EXPECT_NEAR(line.alpha_us, 20.5 / 6.0, 0.5);
+  // Nor do sizes that are all the same.
+  points = gigabit();
+  for (FitPoint& point : points) point.betas_bytes = 1024.0;
+  EXPECT_FALSE(fit_line(points).rate_known);
+}
+
+TEST(FitLine, ZeroTimesOfACoarseClockAreLeftOut) {
+  std::vector<FitPoint> points = gigabit();
+  points[0].us = 0.0;
+  points[1].us = 0.0;
+  EXPECT_NEAR(fit_line(points).gbps(), 1.0, 1e-6);
+  // A clock with steps of a millisecond.
+  points = gigabit();
+  for (FitPoint& point : points) point.us = 1000.0 * std::round(point.us / 1000.0);
+  EXPECT_NEAR(fit_line(points).gbps(), 1.0, 0.2);
+  for (FitPoint& point : points) point.us = 0.0;
+  EXPECT_FALSE(fit_line(points).rate_known);
+  EXPECT_FALSE(fit_line({}).rate_known);
+}
+
+TEST(FitLine, WhateverWasMeasuredTheLineIsPossible) {
+  constexpr unsigned kSeed = 7;
+  std::mt19937 random(kSeed);
+  const std::array<double, 12> strange = {
+      0.0,  -1.0, 1e-300, 1e300, std::numeric_limits<double>::infinity(), std::nan(""),
+      1e-9, 1.0,  1000.0, 1e7,   std::numeric_limits<double>::min(),      -0.0};
+  const auto any = [&] { return strange[random() % strange.size()]; };
+  for (unsigned i = 0; i < 20'000; ++i) {
+    std::vector<FitPoint> points(random() % 7);
+    for (FitPoint& point : points) {
+      point = {.alphas = any(), .betas_bytes = any(), .us = any()};
+      if (random() % 2 == 0) point.alphas = 6.0;
+      if (random() % 2 == 0) point.betas_bytes = static_cast<double>(random() % 1000000);
+    }
+    const Line line = fit_line(points);
+    ASSERT_TRUE(std::isfinite(line.alpha_us)) << i << ", seed " << kSeed;
+    ASSERT_GE(line.alpha_us, 0.0) << i << ", seed " << kSeed;
+    ASSERT_TRUE(std::isfinite(line.gbps())) << i << ", seed " << kSeed;
+    ASSERT_GT(line.gbps(), 0.0) << i << ", seed " << kSeed;
+    ASSERT_LE(line.gbps(), 1.0001 * kMostGbps) << i << ", seed " << kSeed;
+  }
 }
 
 }  // namespace
