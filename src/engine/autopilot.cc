@@ -273,7 +273,7 @@ Status Autopilot::plan() {
     trials_.push_back({.what = std::move(candidate)});
   }
   if (trials_.size() == 1) return stay(verdict_);
-  host_.say("auto: " + verdict_);
+  host_.say("auto: prediction: " + verdict_);
   round_ = 0;
   change_us_ = 0.0;
   now_ = 0;
