@@ -42,7 +42,8 @@ Json json_of(const EngineStep& step) {
           {"promised_bytes", step.promised.intra + step.promised.inter},
           {"exposed_us", step.exposed_us},
           {"unused", step.unused},
-          {"suspended", step.rests}};
+          {"suspended", step.rests},
+          {"baseline_steps", step.baseline_steps}};
 }
 
 Json json_of(const SessionEvent& event) {

@@ -83,6 +83,8 @@ Status read_auto(const plan::Field& field, AutoOptions& automatic) {
   reader.read_whole("window", automatic.window, 1);
   reader.read_whole("drift_interval", automatic.drift_interval, 1);
   reader.read("drift_factor", automatic.drift_factor);
+  reader.read("min_gain", automatic.min_gain);
+  reader.read("settle_steps", automatic.settle_steps);
   reader.read("cache", automatic.cache);
   return reader.finish();
 }

@@ -178,8 +178,8 @@ typedef struct gradpress_engine gradpress_engine;
  *   codec "none" | "acpsgd:4" | "auto" | …     rules [["*.bias", "none"], …]
  *   plan     a plan as JSON (gradpress-plan-1) instead of codec and rules
  *   momentum {"momentum": 0.9, "nesterov": false, "masking": true, "clip_norm": 0}
- *   auto     {"codecs": […], "raw_steps": 10, "window": 20, "drift_interval": 100,
- *             "drift_factor": 1.3, "cache": ""}
+ *   auto     {"codecs": […], "raw_steps": 4, "window": 28, "min_gain": 0.03, "settle_steps": 6,
+ *             "drift_interval": 100, "drift_factor": 1.3, "cache": ""}
  *   feedback, pipelining, fusion, sum_payloads, strict, allow_unused      true or false
  *   least_elements, bucket_bytes, raw_bucket_bytes, seed                  numbers
  *   return_unused  true: ranks agree, at the end of every step, which tensors no rank used
@@ -233,13 +233,16 @@ GRADPRESS_C_API gradpress_code gradpress_engine_wait(gradpress_engine* engine,
                                                      gradpress_text** error);
 /* Waits for the next event, at most `timeout_ms` (negative: without limit), and stores it as JSON:
  *   {"event": "step", "step": 12, "finite": true, "sent_bytes": 31744, "promised_bytes": 31744,
- *    "exposed_us": 801.5, "unused": 0, "suspended": false, "running": "acpsgd:4"}
+ *    "exposed_us": 801.5, "unused": 0, "suspended": false, "baseline_steps": 0,
+ *    "running": "acpsgd:4"}
  *   {"event": "failed", "code": 4, "message": "…"}   the step under way, and all later ones
  *   {"event": "log", "line": "…"}                    for the user
  *   {"event": "closed"}                              gradpress_engine_close was called
  * A step's log lines come before the step. `unused`: with return_unused the tensors that no rank
  * used, else those without a gradient on this rank. `suspended`: codec "auto" has settled on no
- * compression and holds no residual; the caller may switch to its own all-reduce.
+ * compression and holds no residual; the caller may switch to its own all-reduce. `baseline_steps`:
+ * codec "auto" asks for so many steps by the caller's own path now, and for their median by
+ * gradpress_engine_set_baseline; a caller may ignore it.
  * Errors: GRADPRESS_TIMED_OUT. */
 GRADPRESS_C_API gradpress_code gradpress_engine_next(gradpress_engine* engine, int64_t timeout_ms,
                                                      gradpress_text** event,

@@ -1,4 +1,6 @@
 """The gradients that the hook leaves, beside DDP's own and those of torch's hooks."""
+import inspect
+
 import gradpress
 import models
 import numpy as np
@@ -9,11 +11,14 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 
 def none_is_bit_equal_to_ddp_without_a_hook():
-    for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
-        plain = models.wrapped(**options)
-        ours = models.wrapped(**options)
-        gradpress.attach(ours, codec="none")
-        models.assert_same_bits(models.train(ours, 4), models.train(plain, 4))
+    settings = [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}]
+    if "batched_grad_copy" in inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters:
+        settings += [{"batched_grad_copy": True}, {"batched_grad_copy": True, "gradient_as_bucket_view": True}]
+    for options in settings:
+        for kept in (lambda step: True, lambda step: False, lambda step: step % 2 == 0):
+            plain, ours = models.wrapped(**options), models.wrapped(**options)
+            gradpress.attach(ours, codec="none")
+            models.assert_same_bits(*(models.train(net, 4, kept=kept) for net in (ours, plain)))
 
 
 def every_codec_leaves_the_same_bits_on_every_rank():

@@ -29,12 +29,15 @@ def gradients(net):
     return [parameter.grad.detach().clone() for parameter in net.parameters()]
 
 
-def train(net, steps, first=0, rate=0.1, batches=None):
-    """Every step's gradients, with plain SGD in between; of so many batches in turn, or of a new one in every step."""
+def train(net, steps, first=0, rate=0.1, batches=None, kept=None):
+    """Every step's gradients, with plain SGD in between; of so many batches in turn, or of a new one in every step.
+
+    kept: a function of the step: whether the gradients' memory stays; None: as torch does by default.
+    """
     seen = []
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     for step in range(first, first + steps):
-        optimizer.zero_grad()
+        optimizer.zero_grad(**({} if kept is None else {"set_to_none": not kept(step)}))
         backward(net, step % batches if batches else step)
         seen.append(gradients(net))
         optimizer.step()

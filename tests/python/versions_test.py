@@ -128,11 +128,8 @@ def modes_of_ddp_are_told_apart():
     assert _torch_versions.refusal(ddp()) is None
     assert "python_reducer" in _torch_versions.refusal(ddp(_use_python_reducer=True))
     assert "mixed_precision" in _torch_versions.refusal(ddp(mixed_precision=object()))
-    for model, first, wanted in (
-            (ddp(), True, False), (ddp(), False, False), (ddp(gradient_as_bucket_view=True), True, False),
-            (ddp(gradient_as_bucket_view=True), False, True), (ddp(batched_grad_copy=True), True, True),
-            (ddp(_batched_grad_copy=True), False, True)):
-        assert _torch_versions.divides_buckets(model, first) == wanted, (model, first)
+    for model, wanted in ((ddp(), False), (ddp(batched_grad_copy=True), True), (ddp(_batched_grad_copy=True), True)):
+        assert _torch_versions.copies_in_batches(model) == wanted, model
     module = torch.nn.Linear(2, 2)
     assert _torch_versions.unwrapped(types.SimpleNamespace(_orig_mod=module)) is module
     assert _torch_versions.unwrapped(module) is module

@@ -11,10 +11,14 @@ _TIMED = 3
 
 
 class BaselineSteps:
-    """Times consecutive steps from the begin of one to the begin of the next; the last three count."""
+    """Times consecutive steps from the begin of one to the begin of the next.
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    settling: so many at the beginning do not count. timed: of the others the last so many do.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, settling: int = _SETTLING,
+                 timed: int = _TIMED) -> None:
+        self._clock, self._settling, self._timed = clock, settling, timed
         self._began: Optional[float] = None
         self._steps = 0
         self._times: List[float] = []
@@ -24,8 +28,8 @@ class BaselineSteps:
         now = self._clock()
         if self._began is not None:
             self._steps += 1
-            if self._steps > _SETTLING:
-                self._times = [*self._times, now - self._began][-_TIMED:]
+            if self._steps > self._settling:
+                self._times = [*self._times, now - self._began][-self._timed:]
         self._began = now
 
     def interrupt(self) -> None:
@@ -36,4 +40,4 @@ class BaselineSteps:
 
     def median_us(self) -> Optional[float]:
         """None while too few were timed."""
-        return statistics.median(self._times) * 1e6 if len(self._times) == _TIMED else None
+        return statistics.median(self._times) * 1e6 if len(self._times) == self._timed else None

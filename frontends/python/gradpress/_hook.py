@@ -51,7 +51,7 @@ def attach(model: torch.nn.Module, codec: Codec = "auto", *, rules: Rules = (), 
     auto_codecs: what "auto" may choose from; None: the engine's default.
     auto_raw_steps: uncompressed steps that "auto" times first; None: the engine's default.
     auto_window: steps over which "auto" compares; None: the engine's default.
-    auto_cache: folder for measured links and codecs; "-": none is kept; None: the user's cache folder.
+    auto_cache: folder in which measured links and codecs are kept for later runs; None: nothing is kept.
     timeout_s: how long a rank that is alive may deliver nothing before it counts as lost; None: the process group's own
         timeout. A process that died is found at once.
     start_timeout_s: how long to wait for all ranks to attach.

@@ -47,10 +47,12 @@ class State(Synchronizer):
         self._ran = {"path": "ddp", "codec": "none"}  # the last step
         self._seen: List[torch.Tensor] = []  # without a model: parameters in the order of the first step's buckets
         self._used: Optional[Set[int]] = None  # parameters with a gradient in this step, where DDP may drop others
-        self._notes: List[Any] = []  # the hooks that fill it
+        self._fresh: Optional[Set[int]] = None  # ids of parameters whose gradient does not lie in DDP's bucket already
+        self._notes: List[Any] = []  # the hooks that fill the two
         if self._module is not None:
             self._take_parameters(_parameters_of(self._module))
             self._watch_unused()
+            self._watch_fresh()
         if self._size > 1:
             meeting = self._meet()
             self._agree(meeting, start=start)
@@ -108,8 +110,13 @@ class State(Synchronizer):
         elif self._session is not None and not self._suspended:
             self._say()
             # On every rank at the same step.
-            last = self._session.last_step() if self._codec == "auto" else None
-            self._suspended = last is not None and bool(last.get("suspended"))
+            last = (self._session.last_step() if self._codec == "auto" else None) or {}
+            self._suspended = bool(last.get("suspended"))
+            if last.get("baseline_steps", 0) > 0 and not self._suspended:
+                # auto wants to compare with DDP's own steps of these minutes.
+                self._baseline = BaselineSteps(settling=0, timed=int(last["baseline_steps"]))
+                self._baseline.step_begins()
+                self._timing = True
         if self._session is not None and not self._by_ddp():
             self._baseline.interrupt()
             self._ran = {"codec": self._codec, "path": "engine" if isinstance(self._session, HostSession) else "device"}
@@ -137,13 +144,31 @@ class State(Synchronizer):
             done: Any = torch.futures.Future()
             done.set_result(buffer)
             return done
-        ddp = self._ddp()
-        if buffer.is_sparse or ddp is not None and _torch_versions.divides_buckets(ddp, first_step):
-            buffer.div_(self._size)
-        else:
-            buffer.mul_(1.0 / self._size)
+        self._scale_as_ddp(bucket, buffer, first_step)
+        if self._fresh is not None and last:
+            self._fresh.clear()
         work = torch.distributed.all_reduce(buffer, group=self._group, async_op=True)
         return work.get_future().then(_first)
+
+    def _scale_as_ddp(self, bucket: Any, buffer: torch.Tensor, first_step: bool) -> None:
+        """DDP multiplies by 1/W while it copies a gradient into its bucket, and divides by W one that lies there already.
+
+        The two differ in the last bit unless W is a power of two.
+        """
+        ddp = self._ddp()
+        if buffer.is_sparse or ddp is not None and _torch_versions.copies_in_batches(ddp):
+            buffer.div_(self._size)
+            return
+        fresh = [True]
+        if self._fresh is not None and not first_step:
+            fresh = [id(parameter) in self._fresh for parameter in bucket.parameters()]
+        if all(fresh):
+            buffer.mul_(1.0 / self._size)
+        elif not any(fresh):
+            buffer.div_(self._size)
+        else:
+            for gradient, copied in zip(bucket.gradients(), fresh):
+                gradient.mul_(1.0 / self._size) if copied else gradient.div_(self._size)
 
     def _sparse(self, bucket: Any, first_step: bool, last: bool) -> Any:
         """Sparse gradients travel raw, as DDP sends them."""
@@ -170,8 +195,17 @@ class State(Synchronizer):
             return
         used: Set[int] = set()
         self._used = used
-        self._notes = [parameter.register_hook(_Note(used, index))
-                       for index, (_, parameter) in enumerate(self._parameters or ())]
+        self._notes += [parameter.register_hook(_Note(used, index))
+                        for index, (_, parameter) in enumerate(self._parameters or ())]
+
+    def _watch_fresh(self) -> None:
+        """With bucket views, a gradient that was kept from the step before lies in its bucket already."""
+        ddp = self._ddp()
+        if ddp is None or not ddp.gradient_as_bucket_view or self._size & (self._size - 1) == 0:
+            return
+        self._fresh = set()
+        self._notes += [parameter.register_hook(_NoteFresh(self._fresh, parameter))
+                        for _, parameter in self._parameters or ()]
 
     def _mark_unused(self) -> None:
         if self._used is not None and isinstance(self._session, HostSession):
@@ -252,6 +286,18 @@ class _Note:
 
     def __call__(self, _: torch.Tensor) -> None:
         self._used.add(self._index)
+
+
+class _NoteFresh:
+    """A gradient hook that notes its parameter if that has no gradient yet."""
+
+    def __init__(self, fresh: Set[int], parameter: torch.Tensor) -> None:
+        self._fresh, self._parameter = fresh, weakref.ref(parameter)
+
+    def __call__(self, _: torch.Tensor) -> None:
+        parameter = self._parameter()
+        if parameter is not None and parameter.grad is None:
+            self._fresh.add(id(parameter))
 
 
 def _nothing() -> None:

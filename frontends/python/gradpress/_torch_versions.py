@@ -84,15 +84,9 @@ def refusal(model: torch.nn.parallel.DistributedDataParallel) -> Optional[str]:
     return None
 
 
-def divides_buckets(model: torch.nn.parallel.DistributedDataParallel, first_step: bool) -> bool:
-    """Whether DDP divides gradients by the number of ranks, instead of multiplying by its inverse.
-
-    DDP multiplies by 1/W while it copies a gradient into its bucket, and divides where the gradient lies there already:
-    with `gradient_as_bucket_view` from the second step on. With `batched_grad_copy` (2.12) it divides the whole bucket.
-    """
-    if getattr(model, "batched_grad_copy", False) or getattr(model, "_batched_grad_copy", False):
-        return True
-    return bool(model.gradient_as_bucket_view) and not first_step
+def copies_in_batches(model: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """Whether DDP fills its buckets by batched copies (2.12), and then divides the whole bucket by the number of ranks."""
+    return bool(getattr(model, "batched_grad_copy", False) or getattr(model, "_batched_grad_copy", False))
 
 
 # -- the device path ---------------------------------------------------------------------------------------------------
