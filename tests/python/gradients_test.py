@@ -54,6 +54,9 @@ def compression_sends_fewer_bytes_and_says_how_many():
 
 
 def fp16_is_as_near_to_the_mean_as_torchs_hook():
+    if not models.group_sends(torch.float16):
+        print("not compared: torch's own fp16 hook does not work there", flush=True)
+        return
     plain, theirs, ours = models.wrapped(), models.wrapped(), models.wrapped()
     theirs.register_comm_hook(None, default_hooks.fp16_compress_hook)
     state = gradpress.attach(ours, codec="fp16")

@@ -49,6 +49,16 @@ def wrapped(seed=1, kind=torch.float32, cap_mb=0.2, **options):
     return DDP(model(seed, kind), bucket_cap_mb=cap_mb, **options)
 
 
+def group_sends(kind):
+    """Whether torch's process group takes this type: Debian's Gloo for 2.14 refuses two-byte types, 1.13's bfloat16."""
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=kind))
+    except RuntimeError as error:
+        print(f"torch's process group refuses {kind}: {error}", flush=True)
+        return False
+    return True
+
+
 def assert_same_bits(ours, theirs):
     for step, (a, b) in enumerate(zip(ours, theirs)):
         for i, (x, y) in enumerate(zip(a, b)):
