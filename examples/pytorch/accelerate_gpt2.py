@@ -1,6 +1,6 @@
 """A tiny GPT-2, trained by Hugging Face Accelerate with gradpress on two ranks of this machine:
 
-    USE_LIBUV=0 torchrun --standalone --nproc_per_node 2 examples/pytorch/accelerate_gpt2.py
+    gradpress launch -n 2 -- python3 examples/pytorch/accelerate_gpt2.py
 """
 import gradpress
 import torch

@@ -1,6 +1,6 @@
 """Gradient accumulation and loss scaling: gradients travel once per update, residuals follow the loss scale.
 
-    PYTHONPATH=build/python torchrun --standalone -r 1 -t 1 --nproc_per_node 2 examples/pytorch/accumulate_amp.py
+    gradpress launch -n 2 -- python3 examples/pytorch/accumulate_amp.py
 
 torch's GradScaler does nothing without CUDA; there the losses are not scaled.
 """

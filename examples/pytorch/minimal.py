@@ -1,6 +1,6 @@
 """Compressed data-parallel training in one more line.
 
-    PYTHONPATH=build/python torchrun --standalone -r 1 -t 1 --nproc_per_node 2 examples/pytorch/minimal.py
+    gradpress launch -n 2 -- python3 examples/pytorch/minimal.py
 """
 import gradpress
 import torch

@@ -1,6 +1,6 @@
 """Stops after half of the steps and goes on from a checkpoint, as if it had never stopped.
 
-    PYTHONPATH=build/python torchrun --standalone -r 1 -t 1 --nproc_per_node 2 examples/pytorch/resume.py FOLDER
+    gradpress launch -n 2 -- python3 examples/pytorch/resume.py FOLDER
 
 Every rank keeps a file of its own: residuals differ from rank to rank. To go on with another number of ranks, give
 load_state_dict the list of all files' states.

@@ -1,6 +1,6 @@
 """A tiny GPT-2, trained by Hugging Face Transformers' Trainer with gradpress on two ranks of this machine:
 
-    USE_LIBUV=0 torchrun --standalone --nproc_per_node 2 examples/pytorch/trainer_gpt2.py [FOLDER]
+    gradpress launch -n 2 -- python3 examples/pytorch/trainer_gpt2.py [FOLDER]
 """
 import sys
 import tempfile

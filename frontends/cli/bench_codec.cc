@@ -48,7 +48,7 @@ Result<std::vector<std::unique_ptr<const Codec>>> chosen_codecs(const Options& o
 }
 
 void print_heading(const std::string& target) {
-  std::printf("# gradpress bench codec: %s, %s, kernels %s, one thread\n", date_text().c_str(),
+  std::printf("# gradpress bench codec: %s, %s\n# kernels %s, one thread\n", date_text().c_str(),
               machine_text().c_str(), target.c_str());
   std::printf("# times in copies: 1.00 is one memcpy of the gradient; median (least to most)\n#\n");
   std::printf("%-16s %10s  %-18s %6s  %-18s %10s %7s\n", "# codec", "elements", "encode", "first",
