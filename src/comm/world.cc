@@ -43,8 +43,9 @@ Result<std::unique_ptr<StoreServer>> host_at(Socket listener, WorldOptions& opti
   return StoreServer::serve(std::move(listener));
 }
 
-Result<World> connect_by_gloo(WorldOptions options, Socket listener,
+Result<World> connect_by_gloo(const WorldOptions& given, Socket listener,
                               const comm::Environment& environment) {
+  WorldOptions options = given;
   std::unique_ptr<StoreServer> server;
   if (listener) {
     auto started = host_at(std::move(listener), options, environment);
@@ -86,7 +87,7 @@ Result<World> connect_by_gloo(WorldOptions options, Socket listener,
                .workers_per_machine = topology.workers_per_machine};
 }
 
-Result<World> connect_by_mpi(WorldOptions options, Socket /*listener*/,
+Result<World> connect_by_mpi(const WorldOptions& options, Socket /*listener*/,
                              const comm::Environment& environment) {
   auto made = comm::connect_mpi({.name = options.name,
                                  .local_size = options.local_size,
@@ -102,7 +103,7 @@ Result<World> connect_by_mpi(WorldOptions options, Socket /*listener*/,
 struct Backend {
   std::string_view name;
   bool (*present)();
-  Result<World> (*connect)(WorldOptions, Socket, const comm::Environment&);
+  Result<World> (*connect)(const WorldOptions&, Socket, const comm::Environment&);
 };
 /// The first that is there is `auto`.
 constexpr std::array kBackends = {Backend{"gloo", comm::has_gloo, connect_by_gloo},

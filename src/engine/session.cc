@@ -50,9 +50,9 @@ std::string settings_text(const SessionOptions& options) {
 
 }  // namespace
 
-Session::Session(std::vector<EngineTensor> tensors, const SessionOptions& options)
+Session::Session(std::vector<EngineTensor> tensors, SessionOptions options)
     : tensors_(std::move(tensors)),
-      options_(options),
+      options_(std::move(options)),
       staging_(tensors_.size()),
       delivered_(tensors_.size()),
       step_marks_(tensors_.size()),

@@ -142,7 +142,7 @@ class Session {
   static constexpr std::uint8_t kGiven = 1;
   static constexpr std::uint8_t kUnused = 2;
 
-  Session(std::vector<EngineTensor> tensors, const SessionOptions& options);
+  Session(std::vector<EngineTensor> tensors, SessionOptions options);
 
   Status check_usable() const GRADPRESS_REQUIRES(mutex_);
   Status check_tensor(std::uint32_t tensor) const;
