@@ -544,6 +544,7 @@ Line fit_line(std::span<const FitPoint> points) {
   }
   const auto median_over = [&](const auto& of_point) {
     std::vector<double> values;
+    values.reserve(usable.size());
     for (const Point& point : usable) values.push_back(of_point(point));
     return median_of(std::move(values));
   };
