@@ -18,8 +18,9 @@ constexpr std::size_t kBlockSteps = 4;
 constexpr double kLongStepUs = 1e6;
 constexpr unsigned kFewSteps = 2;
 
-/// A candidate is run if the timeline predicts at most so many baselines, and at most so many times
-/// the best predicted candidate. Predictions ignore shared cores: they are mostly too low.
+/// A candidate that is not promising (below) is run if the timeline predicts at most so many
+/// baselines, and at most so many times the best predicted candidate. Predictions ignore shared
+/// cores: they are mostly too low.
 constexpr double kMostOfBase = 1.1;
 constexpr double kMostOfBest = 1.5;
 /// A candidate that is predicted to take at most so much of a baseline step is run in any case.
@@ -268,7 +269,13 @@ Status Autopilot::plan() {
   }
   for (AutoCandidate& candidate : made->candidates) {
     if (!is_time(candidate.predicted_us)) continue;
-    if (candidate.predicted_us > std::min(kMostOfBase * base_us_, kMostOfBest * best)) continue;
+    // Where a candidate is well below the baseline, running it costs nothing, and predictions of
+    // codecs that were measured on busy cores may be far off.
+    const bool promising = candidate.predicted_us <= kPromising * base_us_;
+    if (!promising &&
+        candidate.predicted_us > std::min(kMostOfBase * base_us_, kMostOfBest * best)) {
+      continue;
+    }
     if (candidate.name == runs_.name) continue;
     trials_.push_back({.what = std::move(candidate)});
   }

@@ -227,10 +227,19 @@ TEST(Autopilot, ACandidateThatIsFarBehindIsStoppedAfterTwoSteps) {
 TEST(Autopilot, PredictionsDropWhatCannotWin) {
   Flight flight;
   flight.host.add_codec("much slower than raw", 1.0, 120.0);
-  flight.host.add_codec("much slower than the plan", 1.0, 61.0);
+  flight.host.add_codec("much slower than the plan, not promising", 1.0, 85.0);
   flight.settle();
   EXPECT_EQ(flight.host.changes, 1U);
   EXPECT_EQ(flight.host.runs, "plan");
+}
+
+TEST(Autopilot, WhatIsWellBelowTheBaselineRunsWhateverThePredictionOfOthers) {
+  Flight flight;
+  // Predicted from codecs that were measured on busy cores: slower than the others, and wrong.
+  flight.host.step_us["plan"] = 40.0;
+  flight.host.add_codec("acpsgd:4", 30.0, 75.0);
+  flight.settle();
+  EXPECT_EQ(flight.host.runs, "acpsgd:4") << flight.pilot.state();
 }
 
 TEST(Autopilot, WhatSettlingCostsIsLimited) {
