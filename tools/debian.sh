@@ -90,9 +90,9 @@ debian_run() {
       exec chroot \"\$@\"" debian_run "$folder" "$@"
 }
 
-# debian_put FOLDER: this checkout (the working folder), without what is built, as /root/gradpress of that Debian.
+# debian_put FOLDER: this checkout (the working folder), without what is built, as /srv/gradpress of that Debian.
 debian_put() {
-  local target=$1/root/gradpress
+  local target=$1/srv/gradpress
   rm -rf "$target"
   mkdir -p "$target"
   # Files that are deleted but not yet committed as such are left out.

@@ -71,13 +71,13 @@ prepare() {
 test_wheel() {
   local root=$FOLDER/$1
   debian_put "$FOLDER/$1"
-  cp "$WHAT" "$root/root/"
+  cp "$WHAT" "$root/srv/"
   rm -rf "$root/opt/gradpress"
   debian_run "$root" python3 -m venv --system-site-packages /opt/gradpress &&
     debian_run "$root" /opt/gradpress/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps \
-      "/root/$(basename "$WHAT")" &&
-    debian_run "$root" /opt/gradpress/bin/python /root/gradpress/tests/python/run_all.py \
-      --examples /root/gradpress/examples/pytorch </dev/null
+      "/srv/$(basename "$WHAT")" &&
+    debian_run "$root" /opt/gradpress/bin/python /srv/gradpress/tests/python/run_all.py \
+      --examples /srv/gradpress/examples/pytorch </dev/null
 }
 
 # build_here RELEASE: the checkout as a newcomer builds it, with everything that it installs.
@@ -86,7 +86,7 @@ build_here() {
   debian_put "$FOLDER/$1"
   for command in train test; do
     say "-- ./run $command"
-    if debian_run "$FOLDER/$1" sh -c "cd /root/gradpress && exec ./run $command" </dev/null; then
+    if debian_run "$FOLDER/$1" sh -c "cd /srv/gradpress && exec ./run $command" </dev/null; then
       passed=$((passed + 1))
     else
       failed=$((failed + 1))

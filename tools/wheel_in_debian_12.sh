@@ -20,6 +20,6 @@ echo "This is not Debian 12: building in the bare one at $root"
 debian_base bookworm "$root"
 debian_put "$root"
 # What was built there before is kept: static libraries in the cache of its own root, objects in its ccache.
-debian_run "$root" sh -c "cd /root/gradpress && exec ./run wheel"
+debian_run "$root" sh -c "cd /srv/gradpress && exec ./run wheel"
 rm -rf dist
-cp -r "$root/root/gradpress/dist" dist
+cp -r "$root/srv/gradpress/dist" dist
