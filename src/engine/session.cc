@@ -225,7 +225,6 @@ void Session::put_bucket(const Layout* layout, std::byte* memory, ElementType ty
   }
   jobs_.push_back() = {.layout = layout, .memory = memory, .type = type, .last = last};
   if (last) end_open_step();
-  jobs_changed_.notify_one();
 }
 
 Status Session::push(std::uint32_t layout, void* memory, ElementType type, bool last) {
@@ -235,13 +234,17 @@ Status Session::push(std::uint32_t layout, void* memory, ElementType type, bool 
                  " bytes of an element, got ",
                  memory == nullptr ? "none" : "memory that is not aligned");
   }
-  const MutexLock lock(mutex_);
-  if (Status status = check_usable(); !status) return status;
-  if (layout >= layouts_.size()) {
-    return wrong("wanted a layout below ", layouts_.size(), ", got ", layout);
+  {
+    const MutexLock lock(mutex_);
+    if (Status status = check_usable(); !status) return status;
+    if (layout >= layouts_.size()) {
+      return wrong("wanted a layout below ", layouts_.size(), ", got ", layout);
+    }
+    if (Status status = check_bucket(layouts_[layout], last); !status) return status;
+    put_bucket(&layouts_[layout], static_cast<std::byte*>(memory), type, last);
   }
-  if (Status status = check_bucket(layouts_[layout], last); !status) return status;
-  put_bucket(&layouts_[layout], static_cast<std::byte*>(memory), type, last);
+  // Without the lock, for which the thread would only wait again.
+  jobs_changed_.notify_one();
   return {};
 }
 
@@ -268,6 +271,7 @@ Status Session::mark_unused(std::span<const std::uint32_t> tensors) {
 Status Session::end_without_bucket() {
   if (missing_ > 0 && !options_.engine.allow_unused) return check_complete({});
   put_bucket(nullptr, nullptr, ElementType::kFloat32, true);
+  jobs_changed_.notify_one();
   return {};
 }
 

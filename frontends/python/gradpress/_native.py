@@ -1,6 +1,6 @@
 """libgradpress through its C interface (include/gradpress/c_api.h), called by ctypes.
 
-ctypes releases the GIL during every call. No thread of the library calls into Python.
+ctypes releases the GIL during every call but that of a bucket. No thread of the library calls into Python.
 """
 from __future__ import annotations
 
@@ -81,6 +81,8 @@ def _load() -> ctypes.CDLL:
 
 
 library = _load()
+_push = ctypes.PyDLL(library._name)["gradpress_engine_push"]
+_push.restype, _push.argtypes = _FUNCTIONS["gradpress_engine_push"]
 
 
 def version() -> str:
@@ -172,8 +174,9 @@ class Engine:
         return number.value
 
     def push(self, layout: int, address: int, kind: int, last: bool) -> None:
+        # With the GIL: it takes a lock for a moment, and no thread that holds that lock needs Python.
         error = c_void_p()
-        code = library.gradpress_engine_push(self._handle or self._live(), layout, address, kind, last, byref(error))
+        code = _push(self._handle or self._live(), layout, address, kind, last, byref(error))
         if code:
             raise _failure(code, error)
 

@@ -80,6 +80,7 @@ class _Layout(NamedTuple):
     parameters: Sequence[torch.Tensor]
     number: int
     kind: int
+    final: bool  # DDP rebuilds its buckets no more
 
 
 class HostSession:
@@ -104,17 +105,22 @@ class HostSession:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def push(self, bucket: Any) -> Any:
-        """Hands DDP's bucket over; the future completes with its buffer once that holds the mean."""
-        parameters, buffer = bucket.parameters(), bucket.buffer()
-        layout = self._layouts.get(bucket.index())
-        if layout is None or len(layout.parameters) != len(parameters) or not all(
-                map(operator.is_, layout.parameters, parameters)):
-            layout = self._learn(bucket, parameters, buffer)
-        return self._hand_over(layout.number, buffer, layout.kind, bucket.is_last())
+    def push(self, bucket: Any, index: int, buffer: torch.Tensor, last: bool, rebuilt: bool) -> Any:
+        """Hands DDP's bucket over; the future completes with its buffer once that holds the mean.
 
-    def _learn(self, bucket: Any, parameters: Sequence[torch.Tensor], buffer: torch.Tensor) -> _Layout:
-        """A bucket that is new, or that DDP has rebuilt."""
+        rebuilt: DDP has rebuilt its buckets, so that one that was looked at since then stays as it is.
+        """
+        layout = self._layouts.get(index)
+        if layout is None or not layout.final or not rebuilt:
+            layout = self._layouts[index] = self._look(bucket, buffer, layout)._replace(final=rebuilt)
+        return self._hand_over(layout.number, buffer, layout.kind, last)
+
+    def _look(self, bucket: Any, buffer: torch.Tensor, known: Optional[_Layout]) -> _Layout:
+        """The layout that is known, unless the bucket is new or DDP has rebuilt it."""
+        parameters = bucket.parameters()
+        if known is not None and len(known.parameters) == len(parameters) and all(
+                map(operator.is_, known.parameters, parameters)):
+            return known
         kind = self._kind(buffer)
         indices, offsets = [], []
         for position, (parameter, gradient) in enumerate(zip(parameters, bucket.gradients())):
@@ -128,9 +134,7 @@ class HostSession:
                                    f"{bucket.index()} as expected with torch {torch.__version__}: report this")
             indices.append(index)
             offsets.append(offset)
-        layout = _Layout(list(parameters), self._engine.layout(indices, offsets), kind)
-        self._layouts[bucket.index()] = layout
-        return layout
+        return _Layout(list(parameters), self._engine.layout(indices, offsets), kind, False)
 
     @staticmethod
     def _kind(buffer: torch.Tensor) -> int:

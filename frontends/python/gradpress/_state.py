@@ -43,6 +43,8 @@ class State(Synchronizer):
         self._suspended = False  # auto settled on DDP's own all-reduce
         self._timing = False  # auto first times DDP's own steps
         self._baseline = BaselineSteps()
+        self._profiling = False  # torch's profiler records this step
+        self._rebuilt = False  # DDP has rebuilt its buckets: they stay as they are
         self._recorder: Optional[Recorder] = None
         self._ran = {"path": "ddp", "codec": "none"}  # the last step
         self._seen: List[torch.Tensor] = []  # without a model: parameters in the order of the first step's buckets
@@ -62,13 +64,16 @@ class State(Synchronizer):
     # -- what DDP calls ------------------------------------------------------------------------------------------------
 
     def _on_bucket(self, bucket: Any) -> Any:
-        if _torch_versions.profiling():
+        index = bucket.index()
+        if index == 0:
+            self._profiling = _torch_versions.profiling()
+        if self._profiling:
             with torch.autograd.profiler.record_function("gradpress::bucket"):
-                return self._synchronize(bucket)
-        return self._synchronize(bucket)
+                return self._synchronize(bucket, index)
+        return self._synchronize(bucket, index)
 
-    def _synchronize(self, bucket: Any) -> Any:
-        if bucket.index() == 0:
+    def _synchronize(self, bucket: Any, index: int) -> Any:
+        if index == 0:
             self._begin_step()
         last = bucket.is_last()
         if self._recorder is not None and last and self._recorder.step_ends():
@@ -78,14 +83,15 @@ class State(Synchronizer):
             self._step += 1
         if self._session is None or self._by_ddp():
             return self._all_reduce(bucket, first_step, last)
-        if bucket.buffer().is_sparse:
+        buffer = bucket.buffer()
+        if buffer.is_sparse:
             return self._sparse(bucket, first_step, last)
         if not isinstance(self._session, HostSession):
             future = self._session.push(bucket, self._used)
         else:
             if last:
                 self._mark_unused()
-            future = self._session.push(bucket)
+            future = self._session.push(bucket, index, buffer, last, self._rebuilt)
         if last and self._used is not None:
             self._used.clear()
         return future
@@ -117,6 +123,8 @@ class State(Synchronizer):
                 self._baseline = BaselineSteps(settling=0, timed=int(last["baseline_steps"]))
                 self._baseline.step_begins()
                 self._timing = True
+        ddp = self._ddp()
+        self._rebuilt = ddp is not None and _torch_versions.has_rebuilt_buckets(ddp)
         if self._session is not None and not self._by_ddp():
             self._baseline.interrupt()
             self._ran = {"codec": self._codec, "path": "engine" if isinstance(self._session, HostSession) else "device"}

@@ -84,6 +84,11 @@ def refusal(model: torch.nn.parallel.DistributedDataParallel) -> Optional[str]:
     return None
 
 
+def has_rebuilt_buckets(model: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """Whether DDP has put its buckets into the order of backward, which it does once. False where that is not known."""
+    return bool(getattr(model, "_has_rebuilt_buckets", False))
+
+
 def copies_in_batches(model: torch.nn.parallel.DistributedDataParallel) -> bool:
     """Whether DDP fills its buckets by batched copies (2.12), and then divides the whole bucket by the number of ranks."""
     return bool(getattr(model, "batched_grad_copy", False) or getattr(model, "_batched_grad_copy", False))
