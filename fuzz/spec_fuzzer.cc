@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gradpress;

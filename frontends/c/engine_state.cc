@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "engine.h"
 #include "plan/plan_file.h"
+#include "spec/facts.h"
 
 namespace gradpress::c_api {
 
@@ -16,7 +17,8 @@ namespace {
 /// ACP-SGD sends P in one step and Q in the next, whether or not its plan has two programs.
 unsigned kinds_of(const Plan& plan) {
   for (const PlannedTensor& tensor : plan.tensors) {
-    if (tensor.codec.starts_with("acpsgd")) return 2;
+    const codec::Facts* const facts = codec::facts_of_text(tensor.codec);
+    if (facts != nullptr && facts->alternates()) return facts->cycle;
   }
   return plan.alternates ? 2 : 1;
 }

@@ -11,11 +11,11 @@
 
 #include "backend.h"
 #include "base/json.h"
-#include "codec/spec.h"
 #include "collective_timer.h"
 #include "machine.h"
 #include "plan/fit.h"
 #include "sizes.h"
+#include "spec/spec.h"
 #include "sync_timer.h"
 #include "verbs.h"
 

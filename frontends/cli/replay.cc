@@ -21,6 +21,7 @@
 #include "plan_input.h"
 #include "replay_report.h"
 #include "replayer.h"
+#include "spec/facts.h"
 #include "verbs.h"
 
 namespace gradpress::cli {
@@ -87,7 +88,8 @@ Result<Piece> unplanned(Piece piece, const Arguments& arguments, const comm::Top
   piece.strategy = "unplanned";
   piece.alternates = std::ranges::any_of(program.messages, [](const auto& message) {
     return std::ranges::any_of(message.members, [](const sync::Member& member) {
-      return member.codec.starts_with("acpsgd");
+      const codec::Facts* const facts = codec::facts_of_text(member.codec);
+      return facts != nullptr && facts->alternates();
     });
   });
   return piece;

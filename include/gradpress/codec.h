@@ -11,9 +11,9 @@
 #pragma once
 
 #include <gradpress/api.h>
-#include <gradpress/data_type.h>
 #include <gradpress/shape.h>
 #include <gradpress/status.h>
+#include <gradpress/traits.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,27 +29,6 @@ namespace gradpress {
 /// Gradient elements of this magnitude and above are refused like infinities (kNonFinite), so that
 /// no sum or sum of squares inside a codec can overflow. 2^58, about 2.9e17.
 inline constexpr float kGradientLimit = 288230376151711744.0F;
-
-/// How the decoded contributions of W workers become the gradient.
-enum class Combine : std::uint8_t {
-  kMean,  ///< their mean: decode with weight 1/W
-  kVote,  ///< the sign of their sum: decode with weight 1, finish takes the sign (a tie is +1)
-};
-
-/// What a codec promises; property tests hold it to this.
-struct Traits {
-  bool reducible = false;  ///< element-wise sums of payloads decode to the sum of what they encode
-  DataType payload_type = DataType::kBytes;  ///< kBytes unless reducible
-  bool biased = true;  ///< the expectation of decode(encode(x)) differs from x
-  bool needs_feedback =
-      false;  ///< training does not converge without error feedback; on by default
-  bool supports_feedback = true;  ///< false only where a residual has no meaning (a vote)
-  bool shardable = true;          ///< one encode call can make several shards' payloads
-  bool fixed_size = true;         ///< every payload has exactly payload_bound bytes
-  Combine combine = Combine::kMean;
-  unsigned rounds = 1;      ///< encode calls per step
-  bool overwrites = false;  ///< DecodeArgs::overwrite costs no pass to clear the destination
-};
 
 /// What the next encode of one tensor at one encode site needs from the last one.
 /// Threads: one at a time. A failed encode or decode leaves the residual as it was, to rounding.

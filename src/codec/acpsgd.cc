@@ -11,6 +11,7 @@
 #include "kernels/panels.h"
 #include "kernels/qr.h"
 #include "kernels/vector.h"
+#include "spec/facts.h"
 
 namespace gradpress::codec {
 
@@ -129,15 +130,7 @@ class AcpState final : public LowRankState {
 /// the arrivals. Save between steps: what arrived without a finish is not saved.
 class AcpSgdCodec final : public Codec {
  public:
-  explicit AcpSgdCodec(const Spec& spec)
-      : Codec(to_text(spec), Traits{.reducible = true,
-                                    .payload_type = DataType::kFloat32,
-                                    .biased = true,
-                                    .needs_feedback = true,
-                                    .shardable = false,
-                                    .fixed_size = false,
-                                    .overwrites = true}),
-        spec_(spec) {}
+  explicit AcpSgdCodec(const Spec& spec) : Codec(to_text(spec), traits_of(spec)), spec_(spec) {}
 
   /// Decoded is X·QQᵀ (or PPᵀ·X) with orthonormal Q: an orthogonal projection, so what is left,
   /// X·(I − QQᵀ), is never longer than X; it is X itself when its rows are orthogonal to Q.

@@ -13,10 +13,7 @@ namespace {
 /// that knows the type may sum. Rounding is deterministic, hence biased.
 class CastCodec final : public DenseCodec {
  public:
-  explicit CastCodec(const Spec& spec)
-      : DenseCodec(spec, Traits{.reducible = true,
-                                .payload_type = spec.kind == Kind::kFp16 ? DataType::kFloat16
-                                                                         : DataType::kBfloat16}) {}
+  explicit CastCodec(const Spec& spec) : DenseCodec(spec) {}
 
   /// fp16 carries nothing of elements up to 2^-25, and 65504 of however large ones: never worse
   /// than nothing is all that holds for every x. (From 2^-14 to 65504 its α is 1 − 2^-22.)

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 
 namespace gradpress::codec {
 

@@ -1,11 +1,11 @@
 #include "codec/dense.h"
 
 #include "codec/state.h"
+#include "spec/facts.h"
 
 namespace gradpress::codec {
 
-DenseCodec::DenseCodec(const Spec& spec, const Traits& traits)
-    : Codec(to_text(spec), traits), spec_(spec) {}
+DenseCodec::DenseCodec(const Spec& spec) : Codec(to_text(spec), traits_of(spec)), spec_(spec) {}
 
 std::size_t DenseCodec::payload_bound(const Shape& shape, unsigned /*round*/) const {
   return payload_bytes(spec_, shape);

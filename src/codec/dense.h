@@ -6,9 +6,9 @@
 #include <memory>
 #include <span>
 
-#include "codec/spec.h"
 #include "kernels/feedback.h"
 #include "kernels/random.h"
+#include "spec/spec.h"
 
 namespace gradpress::codec {
 
@@ -16,7 +16,7 @@ namespace gradpress::codec {
 /// elements out of range.
 class DenseCodec : public Codec {
  public:
-  DenseCodec(const Spec& spec, const Traits& traits);
+  explicit DenseCodec(const Spec& spec);
 
   std::size_t payload_bound(const Shape& shape, unsigned round) const override;
 

@@ -21,8 +21,7 @@ constexpr unsigned kRounds = 10;
 /// tensor.
 class DgcCodec final : public SizeCodec {
  public:
-  explicit DgcCodec(const Spec& spec)
-      : SizeCodec(spec, Traits{.needs_feedback = true, .fixed_size = false}) {}
+  explicit DgcCodec(const Spec& spec) : SizeCodec(spec) {}
 
   /// What is sent is always the c largest, and c is at least 0.8·k and at least 1.
   std::optional<double> contraction(const Shape& shape) const override {

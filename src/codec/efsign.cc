@@ -12,7 +12,7 @@ namespace {
 /// Payload: f32 mean magnitude, then ⌈n/32⌉ words of sign bits.
 class EfSignCodec final : public LevelCodec {
  public:
-  explicit EfSignCodec(const Spec& spec) : LevelCodec(spec, Traits{.needs_feedback = true}, 1) {}
+  explicit EfSignCodec(const Spec& spec) : LevelCodec(spec, 1) {}
 
   /// ‖x − mean|x|·sign x‖² = ‖x‖² − ‖x‖₁²/n, and ‖x‖₁ ≥ ‖x‖: worst for a single spike.
   std::optional<double> contraction(const Shape& shape) const override {

@@ -14,7 +14,7 @@ namespace {
 /// Payload: ⌈n/block⌉ f32 scales, then n int8 codes.
 class Int8Codec final : public DenseCodec {
  public:
-  explicit Int8Codec(const Spec& spec) : DenseCodec(spec, Traits{.needs_feedback = true}) {}
+  explicit Int8Codec(const Spec& spec) : DenseCodec(spec) {}
 
   /// In a block of B elements with the largest magnitude m, every element but the largest errs by
   /// at most min(|x|, m/254). So ‖error‖² =: E ≤ (B − 1)·m²/254², ‖x‖² ≥ m² + E, and their ratio is

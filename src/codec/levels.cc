@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "spec/facts.h"
+
 namespace gradpress::codec {
 
 using kernels::SignLevels;
@@ -37,8 +39,10 @@ void LevelState::scale_correction(float factor) {
   }
 }
 
-LevelCodec::LevelCodec(const Spec& spec, const Traits& traits, std::size_t header_floats)
-    : Codec(to_text(spec), traits), spec_(spec), header_bytes_(header_floats * sizeof(float)) {}
+LevelCodec::LevelCodec(const Spec& spec, std::size_t header_floats)
+    : Codec(to_text(spec), traits_of(spec)),
+      spec_(spec),
+      header_bytes_(header_floats * sizeof(float)) {}
 
 std::size_t LevelCodec::payload_bound(const Shape& shape, unsigned /*round*/) const {
   return payload_bytes(spec_, shape);

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "codec/spec.h"
 #include "codec/state.h"
 #include "kernels/sign.h"
+#include "spec/spec.h"
 
 namespace gradpress::codec {
 
@@ -38,7 +38,7 @@ class LevelState final : public ResidualState {
 /// negative.
 class LevelCodec : public Codec {
  public:
-  LevelCodec(const Spec& spec, const Traits& traits, std::size_t header_floats);
+  LevelCodec(const Spec& spec, std::size_t header_floats);
 
   std::size_t payload_bound(const Shape& shape, unsigned round) const override;
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "codec/spec.h"
 #include "codec/state.h"
 #include "kernels/lowrank.h"
+#include "spec/spec.h"
 
 namespace gradpress::codec {
 

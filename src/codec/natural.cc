@@ -12,7 +12,7 @@ namespace {
 /// that the expectation is the element. Payload: n bytes of sign bit and 7-bit exponent code.
 class NaturalCodec final : public DenseCodec {
  public:
-  explicit NaturalCodec(const Spec& spec) : DenseCodec(spec, Traits{.biased = false}) {}
+  explicit NaturalCodec(const Spec& spec) : DenseCodec(spec) {}
 
   /// Horváth et al., 2019, for elements of 2^-109 to 2^17 in magnitude (and zeros); larger ones
   /// saturate and smaller ones may vanish, beyond this promise.

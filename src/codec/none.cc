@@ -6,6 +6,7 @@
 #include "codec/codecs.h"
 #include "codec/state.h"
 #include "kernels/vector.h"
+#include "spec/facts.h"
 
 namespace gradpress::codec {
 
@@ -15,11 +16,7 @@ namespace {
 /// Passes NaN and infinity on as a raw all-reduce would; there is no residual they could poison.
 class NoneCodec final : public Codec {
  public:
-  explicit NoneCodec(const Spec& spec)
-      : Codec(to_text(spec), Traits{.reducible = true,
-                                    .payload_type = DataType::kFloat32,
-                                    .biased = false,
-                                    .supports_feedback = false}) {}
+  explicit NoneCodec(const Spec& spec) : Codec(to_text(spec), traits_of(spec)) {}
 
   std::optional<double> contraction(const Shape& /*shape*/) const override { return 1.0; }
   std::optional<double> variance(const Shape& /*shape*/) const override { return 0.0; }

@@ -13,7 +13,7 @@ namespace {
 /// bits.
 class OneBitCodec final : public LevelCodec {
  public:
-  explicit OneBitCodec(const Spec& spec) : LevelCodec(spec, Traits{.needs_feedback = true}, 2) {}
+  explicit OneBitCodec(const Spec& spec) : LevelCodec(spec, 2) {}
 
   /// Keeps S₊²/n₊ + S₋²/n₋ ≥ ‖x‖₁²/n of ‖x‖², as efsign does at least.
   std::optional<double> contraction(const Shape& shape) const override {

@@ -11,6 +11,7 @@
 #include "kernels/panels.h"
 #include "kernels/qr.h"
 #include "kernels/vector.h"
+#include "spec/facts.h"
 
 namespace gradpress::codec {
 
@@ -81,15 +82,7 @@ class PowerState final : public LowRankState {
 /// Save between steps: only the warm start is saved.
 class PowerSgdCodec final : public Codec {
  public:
-  explicit PowerSgdCodec(const Spec& spec)
-      : Codec(to_text(spec), Traits{.reducible = true,
-                                    .payload_type = DataType::kFloat32,
-                                    .biased = true,
-                                    .needs_feedback = true,
-                                    .shardable = false,
-                                    .rounds = 2,
-                                    .overwrites = true}),
-        spec_(spec) {}
+  explicit PowerSgdCodec(const Spec& spec) : Codec(to_text(spec), traits_of(spec)), spec_(spec) {}
 
   /// One worker decodes P̂P̂ᵀX, an orthogonal projection: never worse than sending nothing. Of many
   /// workers the same holds for the mean of their X, not for each worker's own.

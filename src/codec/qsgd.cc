@@ -16,8 +16,7 @@ namespace {
 class QsgdCodec final : public DenseCodec {
  public:
   explicit QsgdCodec(const Spec& spec)
-      : DenseCodec(spec, Traits{.biased = false}),
-        levels_(static_cast<float>((1U << (spec.bits - 1)) - 1)) {}
+      : DenseCodec(spec), levels_(static_cast<float>((1U << (spec.bits - 1)) - 1)) {}
 
   /// Alistarh et al., 2017, for vectors of a block's length. Blocks of a norm below 2^-100 are sent
   /// as zeros and are beyond this promise.

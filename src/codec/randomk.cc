@@ -7,6 +7,7 @@
 #include "codec/wire.h"
 #include "kernels/sparse.h"
 #include "kernels/vector.h"
+#include "spec/facts.h"
 
 namespace gradpress::codec {
 
@@ -23,10 +24,7 @@ class RandomKState final : public ResidualState {
 class RandomKCodec final : public Sparsifier {
  public:
   explicit RandomKCodec(const Spec& spec)
-      : Sparsifier(
-            to_text(spec),
-            Traits{.reducible = true, .payload_type = DataType::kFloat32, .needs_feedback = true}),
-        spec_(spec) {}
+      : Sparsifier(to_text(spec), traits_of(spec)), spec_(spec) {}
 
   /// Each element is sent with at least the probability it has in the widest stratum, ⌈n/k⌉ wide:
   /// that many of 2³² random words, rounded down, point at it.

@@ -79,8 +79,7 @@ class RedSyncState final : public SparseState {
 /// magnitude whose ratio serves several steps. Payload: c u32 indices, c f32 values, c ≤ k.
 class RedSyncCodec final : public SizeCodec {
  public:
-  explicit RedSyncCodec(const Spec& spec)
-      : SizeCodec(spec, Traits{.needs_feedback = true, .fixed_size = false}) {}
+  explicit RedSyncCodec(const Spec& spec) : SizeCodec(spec) {}
 
   /// What is sent is always the c largest, and c is at least 1 and, by search, band_low·k, else k.
   std::optional<double> contraction(const Shape& shape) const override {

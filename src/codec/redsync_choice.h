@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "codec/candidates.h"
-#include "codec/spec.h"
+#include "spec/spec.h"
 
 namespace gradpress::codec {
 

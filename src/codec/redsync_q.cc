@@ -42,8 +42,7 @@ class DirectionState final : public SparseState {
 /// Payload: f32 mean, c u32 indices, c ≤ k. No ratio is reused: the next step has the other sign.
 class RedSyncQCodec final : public SizeCodec {
  public:
-  explicit RedSyncQCodec(const Spec& spec)
-      : SizeCodec(spec, Traits{.needs_feedback = true, .fixed_size = false}) {}
+  explicit RedSyncQCodec(const Spec& spec) : SizeCodec(spec) {}
 
   /// ‖x − sent‖² = ‖x‖² − c·mean²: never worse than nothing, but nothing it is when no element has
   /// the step's sign.

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "codec/codecs.h"
-#include "codec/spec.h"
+#include "spec/facts.h"
 
 namespace gradpress {
 
@@ -37,31 +38,13 @@ constexpr std::array kCodecs = {
     Registered{Kind::kRedSyncQ, codec::make_redsync_q},
 };
 
-constexpr std::array kHelp = {
-    CodecHelp{"none", "none", "no compression: the gradient's own bytes"},
-    CodecHelp{"fp16", "fp16", "IEEE half precision, reducible; small values vanish below 2^-25"},
-    CodecHelp{"bf16", "bf16", "bfloat16, reducible: float's range with 8 significant bits"},
-    CodecHelp{"sign", "sign", "signs and a majority vote, 1 bit an element"},
-    CodecHelp{"efsign", "efsign", "signs scaled by the mean magnitude, with error feedback"},
-    CodecHelp{"onebit", "onebit", "signs with one mean per side, with error feedback"},
-    CodecHelp{"qsgd:BITS[:block=N]", "qsgd:8", "random rounding to levels of each block's norm"},
-    CodecHelp{"terngrad[:clip=SIGMAS]", "terngrad",
-              "minus, zero or plus one scale, 2 bits an element"},
-    CodecHelp{"natural", "natural", "random rounding to powers of two, 8 bits an element"},
-    CodecHelp{"int8[:block=N]", "int8", "8 bits against each block's largest, with error feedback"},
-    CodecHelp{"powersgd:RANK", "powersgd:4", "two thin factors a step, by warm power iteration"},
-    CodecHelp{"acpsgd:RANK", "acpsgd:4", "one thin factor a step, left and right in turn"},
-    CodecHelp{"topk:RATIO", "topk:0.01", "exactly the largest elements, with error feedback"},
-    CodecHelp{"randomk:RATIO", "randomk:0.01",
-              "elements drawn alike on all workers: values alone travel, all-reduce works"},
-    CodecHelp{"dgc:RATIO", "dgc:0.001", "the largest elements by a sampled threshold"},
-    CodecHelp{"redsync:RATIO", "redsync:0.001",
-              "the largest elements, selected by tensor size, thresholds reused"},
-    CodecHelp{"redsync-q:RATIO", "redsync-q:0.001",
-              "the largest elements of alternating sign, sent as indices and one mean"},
-};
-
-static_assert(kCodecs.size() == kHelp.size(), "every codec has a factory and a line of help");
+std::vector<CodecHelp> help_lines() {
+  std::vector<CodecHelp> lines;
+  for (const codec::Facts& facts : codec::all_facts()) {
+    lines.push_back({.usage = facts.usage, .example = facts.example, .about = facts.about});
+  }
+  return lines;
+}
 
 }  // namespace
 
@@ -75,6 +58,9 @@ Result<std::unique_ptr<const Codec>> make_codec(std::string_view text) {
   return found->make(*spec);
 }
 
-std::span<const CodecHelp> codec_help() { return kHelp; }
+std::span<const CodecHelp> codec_help() {
+  static const std::vector<CodecHelp> lines = help_lines();
+  return lines;
+}
 
 }  // namespace gradpress

@@ -3,21 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "spec/facts.h"
+
 namespace gradpress::codec {
-
-namespace {
-
-bool is_sparsifier(Kind kind) {
-  return kind == Kind::kTopK || kind == Kind::kRandomK || kind == Kind::kDgc ||
-         kind == Kind::kRedSync || kind == Kind::kRedSyncQ;
-}
-
-}  // namespace
 
 Result<Schedule> Schedule::make(std::string_view text, const WarmUp& warm_up) {
   const auto spec = parse_spec(text);
   if (!spec) return tl::unexpected(spec.error());
-  if (!is_sparsifier(spec->kind)) {
+  if (!facts_of(*spec).is_sparse()) {
     return fail(Code::kInvalidArgument, "warm-up: wanted a codec with a ratio, got \"", text, "\"");
   }
   if (warm_up.falling_epochs > 0 && !warm_up.ratios.empty()) {

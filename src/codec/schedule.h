@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 
 namespace gradpress::codec {
 

@@ -11,8 +11,7 @@ namespace {
 /// tie is +1). Payload: ⌈n/32⌉ words of sign bits. Stateless: a vote has no residual.
 class SignCodec final : public LevelCodec {
  public:
-  explicit SignCodec(const Spec& spec)
-      : LevelCodec(spec, Traits{.supports_feedback = false, .combine = Combine::kVote}, 0) {}
+  explicit SignCodec(const Spec& spec) : LevelCodec(spec, 0) {}
 
   std::optional<double> contraction(const Shape& /*shape*/) const override { return std::nullopt; }
 

@@ -5,6 +5,7 @@
 
 #include "codec/wire.h"
 #include "kernels/sparse.h"
+#include "spec/facts.h"
 
 namespace gradpress::codec {
 
@@ -22,6 +23,8 @@ SparseState::SparseState(const StateOptions& options, bool feedback, const Needs
       candidates_({.elements = options.shape.elements(),
                    .kept = kept_elements(needs.spec, options.shape.elements()),
                    .sample_elems = needs.sample_elems}) {}
+
+SizeCodec::SizeCodec(const Spec& spec) : Sparsifier(to_text(spec), traits_of(spec)), spec_(spec) {}
 
 std::size_t SizeCodec::payload_bound(const Shape& shape, unsigned /*round*/) const {
   return payload_bytes(spec_, shape);

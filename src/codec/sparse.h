@@ -8,9 +8,9 @@
 #include <span>
 
 #include "codec/candidates.h"
-#include "codec/spec.h"
 #include "codec/state.h"
 #include "kernels/random.h"
+#include "spec/spec.h"
 
 namespace gradpress::codec {
 
@@ -58,8 +58,7 @@ class SizeCodec : public Sparsifier {
   double drop_sent(const Sent& sent, std::span<float> values) const override;
 
  protected:
-  SizeCodec(const Spec& spec, const Traits& traits)
-      : Sparsifier(to_text(spec), traits), spec_(spec) {}
+  explicit SizeCodec(const Spec& spec);
 
   const Spec& spec() const { return spec_; }
 

@@ -18,8 +18,7 @@ namespace {
 class TernGradCodec final : public DenseCodec {
  public:
   /// What clipping cuts off is lost on average too.
-  explicit TernGradCodec(const Spec& spec)
-      : DenseCodec(spec, Traits{.biased = spec.clip_sigmas != 0.0}) {}
+  explicit TernGradCodec(const Spec& spec) : DenseCodec(spec) {}
 
   /// Without clipping E‖error‖² = max|x| · ‖x‖₁ − ‖x‖² ≤ √n ‖x‖².
   std::optional<double> variance(const Shape& shape) const override {

@@ -9,7 +9,7 @@ namespace {
 /// Payload: k u32 indices, k f32 values.
 class TopKCodec final : public SizeCodec {
  public:
-  explicit TopKCodec(const Spec& spec) : SizeCodec(spec, Traits{.needs_feedback = true}) {}
+  explicit TopKCodec(const Spec& spec) : SizeCodec(spec) {}
 
   /// The k largest of n squares are at least k/n of their sum.
   std::optional<double> contraction(const Shape& shape) const override {

@@ -12,6 +12,7 @@
 #include "plan/plan_file.h"
 #include "plan/planner.h"
 #include "plan/timeline.h"
+#include "spec/facts.h"
 
 namespace gradpress::engine {
 
@@ -33,9 +34,9 @@ std::vector<std::string> codecs_of(const EngineOptions& options) {
   std::vector<std::string> codecs;
   const auto add = [&](const std::string& text) {
     const auto spec = codec::parse_spec(text);
-    if (!spec || spec->kind == codec::Kind::kNone) return;
+    if (!spec || !codec::facts_of(*spec).encodes()) return;
     // Sums on the way are what low-rank payloads live by.
-    if (!options.sum_payloads && plan::is_low_rank(spec->kind)) return;
+    if (!options.sum_payloads && codec::facts_of(*spec).is_low_rank()) return;
     std::string shortest = codec::to_text(*spec);
     if (std::ranges::find(codecs, shortest) == codecs.end()) codecs.push_back(std::move(shortest));
   };

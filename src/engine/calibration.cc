@@ -8,7 +8,6 @@
 #include <random>
 #include <utility>
 
-#include "codec/spec.h"
 #include "plan/cost.h"
 
 namespace gradpress::engine {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "codec/spec.h"
+#include "spec/facts.h"
 
 namespace gradpress::engine {
 
@@ -138,9 +138,9 @@ PlannedOrder order_of_messages(const Program& program) {
   return order;
 }
 
-bool is_acpsgd(const sync::Member& member) {
-  const auto spec = codec::parse_spec(member.codec);
-  return spec && spec->kind == codec::Kind::kAcpSgd;
+bool alternates(const sync::Member& member) {
+  const codec::Facts* const facts = codec::facts_of_text(member.codec);
+  return facts != nullptr && facts->alternates();
 }
 
 }  // namespace
@@ -188,7 +188,7 @@ gradpress::Plan plan_of(const Programs& programs, std::span<const TensorSpec> te
         tensor.codec = member.codec;
         tensor.option = beside ? std::string(kRaw) : plan::to_text(message.option);
         (second ? tensor.bucket_q : tensor.bucket) = i;
-        plan.alternates = plan.alternates || is_acpsgd(member);
+        plan.alternates = plan.alternates || alternates(member);
       }
     }
   };

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "codec/spec.h"
 #include "plan/fit.h"
+#include "spec/facts.h"
 
 namespace gradpress::engine {
 
@@ -24,24 +24,11 @@ constexpr std::string_view kRawFlat = "allreduce@flat";
 constexpr std::string_view kRawHierarchical =
     "reduce-scatter@intra1 > allreduce@inter > allgather@intra2";
 
-bool is_sparse(codec::Kind kind) {
-  switch (kind) {
-    case codec::Kind::kTopK:
-    case codec::Kind::kRandomK:
-    case codec::Kind::kDgc:
-    case codec::Kind::kRedSync:
-    case codec::Kind::kRedSyncQ:
-      return true;
-    default:
-      return false;
-  }
-}
-
 std::string_view encoded_path(const codec::Spec& spec, const plan::CodecFit& fit,
                               bool sum_payloads) {
   if (fit.rounds == 2) return kSummedTwice;
   if (fit.whole_tensor || (fit.reducible && sum_payloads)) return kSummed;
-  return is_sparse(spec.kind) ? kGathered : kExchanged;
+  return codec::facts_of(spec).is_sparse() ? kGathered : kExchanged;
 }
 
 /// Fills messages in the order of backward.

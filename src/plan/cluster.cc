@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/field.h"
+#include "spec/facts.h"
 
 namespace gradpress::plan {
 
@@ -104,11 +105,7 @@ Result<CostCurve> read_curve(const Field& field) {
 
 /// A name before the colon stands for every parameter of that codec: "dgc" for "dgc:0.01".
 bool is_codec(std::string_view text) {
-  if (codec::parse_spec(text)) return true;
-  for (const std::string_view value : {":0.01", ":4"}) {
-    if (codec::parse_spec(std::string(text).append(value))) return true;
-  }
-  return false;
+  return codec::find_facts(text) != nullptr || codec::parse_spec(text);
 }
 
 Status read_costs(const Field& field, Cluster& cluster) {
@@ -171,7 +168,7 @@ const CostCurve* Cluster::costs(const codec::Spec& spec, Place place) const {
 }
 
 Status Cluster::check_codec(const codec::Spec& spec) const {
-  if (spec.kind == codec::Kind::kNone || costs(spec, Place::kDevice) != nullptr ||
+  if (!codec::facts_of(spec).encodes() || costs(spec, Place::kDevice) != nullptr ||
       costs(spec, Place::kHost) != nullptr) {
     return {};
   }

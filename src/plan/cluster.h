@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/json.h"
-#include "codec/spec.h"
 #include "plan/fit.h"
 #include "plan/option.h"
+#include "spec/spec.h"
 
 namespace gradpress::plan {
 

@@ -3,6 +3,8 @@
 #include <bit>
 #include <limits>
 
+#include "spec/facts.h"
+
 namespace gradpress::plan {
 
 namespace {
@@ -120,7 +122,7 @@ CodecCurves curves_of(const Cluster& cluster, const codec::Spec& spec) {
 TensorCosts::TensorCosts(const CommCosts& comm, const CodecCurves& curves, const codec::Spec* spec,
                          const Shape& shape, unsigned round)
     : comm_(comm), spec_(spec), curves_(curves), shape_(shape), round_(round) {
-  if (spec != nullptr) low_rank_ = is_low_rank(spec->kind);
+  if (spec != nullptr) low_rank_ = codec::facts_of(*spec).is_low_rank();
   sizes_.reserve(32);
   add_size(shape.elements(), 1);
 }
@@ -169,7 +171,7 @@ std::uint32_t TensorCosts::joined(std::uint32_t size, Phase phase) {
 double TensorCosts::bytes(const Held& held) const {
   const Size& size = sizes_[held.size];
   if (held.payloads == 0) return 4.0 * static_cast<double>(size.elements);
-  const bool two_rounds = spec_->kind == codec::Kind::kPowerSgd;
+  const bool two_rounds = codec::facts_of(*spec_).traits.rounds == 2;
   const unsigned round = two_rounds ? held.encodes - 1U : round_;
   return static_cast<double>(held.payloads) * size.payload_bytes[round];
 }
@@ -222,7 +224,7 @@ TensorCosts::Price TensorCosts::apply(const Action& action, Held& held) {
 Pricer::Pricer(const CommCosts& comm, const Cluster& cluster, const codec::Spec* spec,
                const Shape& shape)
     : first_(comm, spec == nullptr ? CodecCurves{} : curves_of(cluster, *spec), spec, shape) {
-  if (spec != nullptr && spec->kind == codec::Kind::kAcpSgd) {
+  if (spec != nullptr && codec::facts_of(*spec).alternates()) {
     second_.emplace(comm, curves_of(cluster, *spec), spec, shape, 1);
   }
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spec/facts.h"
+
 namespace gradpress::plan {
 
 namespace {
@@ -46,28 +48,13 @@ std::string why_not_low_rank(const Option& option, const CodecFit& codec, const 
 }  // namespace
 
 CodecFit codec_fit(const codec::Spec& spec) {
-  using codec::Kind;
-  CodecFit fit{.name = codec::to_text(spec)};
-  switch (spec.kind) {
-    case Kind::kNone:
-      fit.encodes = false;
-      break;
-    case Kind::kFp16:
-    case Kind::kBf16:
-    case Kind::kRandomK:
-      fit.reducible = true;
-      break;
-    case Kind::kPowerSgd:
-      fit.rounds = 2;
-      [[fallthrough]];
-    case Kind::kAcpSgd:
-      fit.reducible = true;
-      fit.whole_tensor = true;
-      break;
-    default:
-      break;
-  }
-  return fit;
+  const codec::Facts& facts = codec::facts_of(spec);
+  const Traits traits = codec::traits_of(spec);
+  return {.name = codec::to_text(spec),
+          .encodes = facts.encodes(),
+          .reducible = facts.encodes() && traits.reducible,
+          .whole_tensor = facts.is_low_rank(),
+          .rounds = traits.rounds};
 }
 
 std::string why_not(const Option& option, const CodecFit& codec, const Shape& shape,

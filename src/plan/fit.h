@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "codec/spec.h"
 #include "plan/option.h"
+#include "spec/spec.h"
 
 namespace gradpress::plan {
 
@@ -29,10 +29,6 @@ struct CodecFit {
   unsigned rounds = 1;
 };
 CodecFit codec_fit(const codec::Spec& spec);
-/// Codecs of whole matrices: CodecFit::whole_tensor without the name.
-constexpr bool is_low_rank(codec::Kind kind) {
-  return kind == codec::Kind::kPowerSgd || kind == codec::Kind::kAcpSgd;
-}
 
 /// The reason why a tensor of `shape` cannot take `option` with this codec, in one sentence for the
 /// user; empty when it can. Raw options fit every codec.

@@ -12,6 +12,7 @@
 #include "plan/fit.h"
 #include "plan/policy.h"
 #include "plan/trace.h"
+#include "spec/facts.h"
 
 namespace gradpress::plan {
 
@@ -89,7 +90,7 @@ Status read_entry(const Field& field, bool bound, Entry& entry) {
   if (!option) return field.at("option")->wrong(option.error().message()).value();
   entry.option = *option;
   entry.option_text = std::move(*option_text);
-  entry.alternates = spec->kind == codec::Kind::kAcpSgd && !option->is_raw();
+  entry.alternates = codec::facts_of(*spec).alternates() && !option->is_raw();
   for (const auto& [key, us] : {std::pair("predicted_us", &entry.predicted_us),
                                 std::pair("measured_us", &entry.measured_us)}) {
     const auto time = time_at(field, key);

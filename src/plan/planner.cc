@@ -8,6 +8,7 @@
 
 #include "plan/search/best.h"
 #include "plan/search/space.h"
+#include "spec/facts.h"
 
 namespace gradpress::plan {
 
@@ -65,8 +66,8 @@ Buckets buckets_of(const Request& request, double bytes) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     std::uint64_t usable = request.allowed(i);
     for (std::size_t codec = 0; codec < request.setting.codecs.size(); ++codec) {
-      const bool fits =
-          tensors[i].shape.is_matrix() || !is_low_rank(request.setting.codecs[codec].kind);
+      const bool fits = tensors[i].shape.is_matrix() ||
+                        !codec::facts_of(request.setting.codecs[codec]).is_low_rank();
       if (!fits) usable &= ~(std::uint64_t{1} << codec);
     }
     buckets.of_tensor.push_back(filler.add(usable, 4.0 * static_cast<double>(tensors[i].elements)));
@@ -82,7 +83,7 @@ Buckets scaled_buckets(const Setting& setting, const Strategy& strategy, unsigne
   const auto& tensors = setting.trace.tensors;
   const auto payload = [&](std::size_t i) -> double {
     const Choice& choice = strategy.choices[i];
-    if (choice.option.is_raw() || setting.codecs[choice.codec].kind != codec::Kind::kAcpSgd) {
+    if (choice.option.is_raw() || !codec::facts_of(setting.codecs[choice.codec]).alternates()) {
       return 0.0;
     }
     return static_cast<double>(

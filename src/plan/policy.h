@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "codec/spec.h"
 #include "plan/trace.h"
+#include "spec/spec.h"
 
 namespace gradpress::plan {
 

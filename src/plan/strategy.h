@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "codec/spec.h"
 #include "plan/cluster.h"
 #include "plan/option.h"
 #include "plan/trace.h"
+#include "spec/spec.h"
 
 namespace gradpress::plan {
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spec/facts.h"
+
 namespace gradpress::plan {
 
 namespace {
@@ -175,7 +177,7 @@ Timeline predict(const Setting& setting, const Strategy& strategy, unsigned roun
 
 bool alternates(const Setting& setting, const Strategy& strategy) {
   return std::ranges::any_of(strategy.choices, [&](const Choice& choice) {
-    return !choice.option.is_raw() && setting.codecs[choice.codec].kind == codec::Kind::kAcpSgd;
+    return !choice.option.is_raw() && codec::facts_of(setting.codecs[choice.codec]).alternates();
   });
 }
 

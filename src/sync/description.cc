@@ -5,8 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "codec/spec.h"
 #include "plan/fit.h"
+#include "spec/facts.h"
 #include "sync/holdings.h"
 
 namespace gradpress::sync {
@@ -56,11 +56,11 @@ std::string objection(const MessageSpec& spec, const std::vector<codec::Spec>& c
                       std::size_t index, const plan::Topology& topology) {
   if (spec.option.is_raw())
     return plan::why_not(spec.option, {}, spec.members[index].shape, topology);
-  const auto encodes = [](const codec::Spec& codec) { return codec.kind != codec::Kind::kNone; };
+  const auto encodes = [](const codec::Spec& codec) { return codec::facts_of(codec).encodes(); };
   const auto main = std::ranges::find_if(codecs, encodes);
   if (main != codecs.end() && !encodes(codecs[index])) {
     const auto fit = plan::codec_fit(*main);
-    const bool floats = main->kind != codec::Kind::kFp16 && main->kind != codec::Kind::kBf16;
+    const bool floats = codec::traits_of(*main).payload_type == DataType::kFloat32;
     if (fit.reducible && floats && sums_all_payloads(spec.option)) return {};
     return "none travels beside " + fit.name +
            " only where collectives sum all payloads, as float32";
@@ -120,7 +120,7 @@ std::vector<std::vector<std::size_t>> round_bytes(const MessageSpec& spec,
   for (unsigned round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < codecs.size(); ++i) {
       const Shape& shape = spec.members[i].shape;
-      const bool dense = codecs[i].kind == codec::Kind::kNone;
+      const bool dense = !codec::facts_of(codecs[i]).encodes();
       const bool absent = dense && round + 1 < rounds;
       all[round].push_back(
           absent ? 0 : codec::payload_bytes(codecs[i], shape, rounds > 1 ? round : parity));
@@ -175,10 +175,10 @@ Result<Described> describe(const MessageSpec& spec, const comm::Topology& topolo
   if (spec.option.is_raw()) return found;
   if (Status status = add_momentum(spec, topology, found); !status) return tl::unexpected(status);
   const auto main = std::ranges::find_if(
-      specs, [](const codec::Spec& codec) { return codec.kind != codec::Kind::kNone; });
+      specs, [](const codec::Spec& codec) { return codec::facts_of(codec).encodes(); });
   const Codec& codec = *found.members[static_cast<std::size_t>(main - specs.begin())].codec;
   found.low_rank = plan::codec_fit(*main).whole_tensor;
-  found.alternates = main->kind == codec::Kind::kAcpSgd;
+  found.alternates = codec::facts_of(*main).alternates();
   found.votes = codec.traits().combine == Combine::kVote;
   found.payload_type = codec.traits().payload_type;
   if (found.low_rank) {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 
 namespace gradpress::test {
 

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 #include "support/reading.h"
 
 namespace gradpress::test {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 #include "support/reading.h"
 
 namespace gradpress::test {

@@ -22,9 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include "codec/spec.h"
 #include "comm/topology.h"
 #include "plan/option.h"
+#include "spec/spec.h"
 
 namespace gradpress::test {
 

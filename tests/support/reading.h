@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 
 namespace gradpress::test {
 

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "codec/spec.h"
 #include "plan/fit.h"
+#include "spec/spec.h"
 #include "support/gradient.h"
 #include "support/option_model.h"
 

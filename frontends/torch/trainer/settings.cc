@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "spec/facts.h"
+
 namespace gradpress::trainer {
 
 namespace {
@@ -45,9 +47,8 @@ Status check_compression(const Settings& settings) {
 }  // namespace
 
 bool is_sparsifier(const std::string& codec) {
-  constexpr std::array<std::string_view, 5> kNames = {"topk", "randomk", "dgc", "redsync",
-                                                      "redsync-q"};
-  return std::ranges::find(kNames, codec.substr(0, codec.find(':'))) != kNames.end();
+  const codec::Facts* const facts = codec::facts_of_text(codec);
+  return facts != nullptr && facts->is_sparse();
 }
 
 Status check(const Settings& settings) {

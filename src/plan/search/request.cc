@@ -4,6 +4,8 @@
 #include <array>
 #include <string>
 
+#include "spec/facts.h"
+
 namespace gradpress::plan {
 
 namespace {
@@ -47,7 +49,7 @@ Result<const NamedStrategy*> find_strategy(std::string_view name) {
 
 Status check_costs(const Request& request) {
   for (const codec::Spec& spec : request.setting.codecs) {
-    if (spec.kind == codec::Kind::kNone) continue;
+    if (!codec::facts_of(spec).encodes()) continue;
     if (const Status known = request.setting.cluster.check_codec(spec); !known) return known;
     for (const Place place : {Place::kDevice, Place::kHost}) {
       const bool wanted = place == Place::kDevice ? request.tree.device : request.tree.host;

@@ -1,8 +1,7 @@
 // What a codec's text says, and how many bytes it will send: pure arithmetic, shared by codecs and
-// planner.
+// planner. What is true of a kind of codec, whatever its parameters, is in facts.h.
 #pragma once
 
-#include <gradpress/codec.h>
 #include <gradpress/shape.h>
 #include <gradpress/status.h>
 

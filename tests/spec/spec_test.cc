@@ -1,5 +1,6 @@
-#include "codec/spec.h"
+#include "spec/spec.h"
 
+#include <gradpress/codec.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
