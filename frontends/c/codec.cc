@@ -28,6 +28,7 @@ Result<StateOptions> state_options(const char* text, const Shape& shape) {
   reader.read("tensor", options.tensor);
   reader.read_whole("site", options.site);
   reader.read_whole("first_shard", options.first_shard);
+  reader.read_whole("source", options.source);
   reader.read("feedback", options.feedback);
   if (Status status = reader.finish(); !status) return tl::unexpected(status);
   return options;

@@ -303,7 +303,7 @@ GRADPRESS_C_API gradpress_code gradpress_engine_describe(gradpress_engine* engin
 typedef struct gradpress_codec gradpress_codec;
 
 /* codec: "topk:0.01"; dims: the tensor's shape.
- * Options: seed, tensor, site, first_shard, feedback as gradpress::StateOptions. */
+ * Options: seed, tensor, site, first_shard, source, feedback as gradpress::StateOptions. */
 GRADPRESS_C_API gradpress_code gradpress_codec_make(const char* codec, const uint64_t* dims,
                                                     size_t count_of_dims, const char* options,
                                                     gradpress_codec** out, gradpress_text** error);

@@ -70,9 +70,9 @@ class GRADPRESS_API State {
 
 struct StateOptions {
   Shape shape = {};
-  /// Random numbers depend on (seed, tensor, step, site, shard) alone. Ranks that must draw the
-  /// same numbers (randomk, low-rank factors, replicas that encode the same data) pass the same
-  /// seed.
+  /// Random numbers depend on (seed, tensor, step, site, shard) and, where a codec rounds at random,
+  /// on `source`. All ranks pass the same seed: randomk and low-rank factors must draw the same
+  /// numbers everywhere.
   std::uint64_t seed = 0;
   /// The tensor's number in the model.
   std::uint64_t tensor = 0;
@@ -80,6 +80,11 @@ struct StateOptions {
   std::uint32_t site = 0;
   /// Number of this state's first shard among all workers' shards.
   std::uint32_t first_shard = 0;
+  /// Whose data is encoded: the lowest rank that encodes the same. Codecs that round at random
+  /// (natural, qsgd, terngrad) then draw other numbers for other data, so that their errors average
+  /// out over the workers, and replicas of one sum make the same bytes. None: the same numbers on
+  /// every rank.
+  std::optional<std::uint32_t> source = {};
   /// Default: what the codec needs.
   std::optional<bool> feedback = {};
 };

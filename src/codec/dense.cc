@@ -38,7 +38,8 @@ Result<std::size_t> DenseCodec::do_encode(State& state, const EncodeArgs& args,
                              .tensor = options.tensor,
                              .step = args.step,
                              .site = options.site,
-                             .shard = std::uint64_t{options.first_shard} + index});
+                             .shard = std::uint64_t{options.first_shard} + index,
+                             .source = options.source});
     shard_bytes[index] = payload_bound(Shape::flat(shard.count), 0);
     in_range = encode_shard(pass, key, out.subspan(used, shard_bytes[index])) && in_range;
     used += shard_bytes[index];

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace gradpress::kernels {
 
-/// What a random word depends on; never the rank.
 struct RandomKey {
   std::uint32_t low = 0;
   std::uint32_t high = 0;
@@ -25,6 +25,8 @@ struct RandomOrigin {
   std::uint64_t step = 0;
   std::uint64_t site = 0;
   std::uint64_t shard = 0;
+  /// Whose data is rounded; none: workers that share their random numbers draw the same ones.
+  std::optional<std::uint64_t> source = {};
 };
 
 constexpr RandomKey random_key(const RandomOrigin& from) {
@@ -33,6 +35,7 @@ constexpr RandomKey random_key(const RandomOrigin& from) {
   key = mix64(key ^ from.step);
   key = mix64(key ^ from.site);
   key = mix64(key ^ from.shard);
+  if (from.source) key = mix64(key ^ *from.source);
   return {.low = static_cast<std::uint32_t>(key), .high = static_cast<std::uint32_t>(key >> 32)};
 }
 

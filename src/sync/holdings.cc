@@ -1,5 +1,6 @@
 #include "sync/holdings.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gradpress::sync {
@@ -112,10 +113,11 @@ const Holding& Holdings::at(std::size_t index, unsigned rank) {
 }
 
 Holding Holdings::compute(std::size_t index, unsigned rank) {
-  if (index == 0) return {};
+  if (index == 0) return {.source = rank};
   const Action& action = option_.actions()[index - 1];
   const Holding& before = at(index - 1, rank);
-  Holding next{.idle = before.idle, .first = before.first, .count = before.count};
+  Holding next{
+      .idle = before.idle, .first = before.first, .count = before.count, .source = before.source};
   switch (action.kind) {
     case ActionKind::kComp:
       next.count = points_[index].made_shards;
@@ -135,6 +137,11 @@ Holding Holdings::compute(std::size_t index, unsigned rank) {
       if (to_root && peers.front() != rank) next.idle = true;
       if (action.collective == Collective::kBroadcast) {
         next.idle = at(index - 1, peers.front()).idle;
+        next.source = at(index - 1, peers.front()).source;
+      } else {
+        for (const unsigned peer : peers) {
+          next.source = std::min(next.source, at(index - 1, peer).source);
+        }
       }
       if (action.encoded) {
         move_encoded(index, rank, next);

@@ -30,6 +30,9 @@ struct Holding {
   /// worker they wait for.
   std::uint32_t first = 0;
   std::uint32_t count = 1;
+  /// The lowest rank that holds data of the same workers: of two ranks with equal shards and equal
+  /// sources, both hold the same numbers.
+  std::uint32_t source = 0;
   std::vector<Block> blocks = {};  ///< encoded data, in the order it lies in memory
 };
 

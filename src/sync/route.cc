@@ -419,6 +419,7 @@ class Compiler {
                     .as_vector = as_vector(),
                     .counted = !point.replicated || input_.topology.machine_of(input_.rank) == 0,
                     .first_shard = holding.first,
+                    .source = holding.source,
                     .shards = holding.count};
     if (point.round > 0) {
       task.reduced = {.at = {.buffer = encoded_buffer_}, .bytes = encoded_bytes_};

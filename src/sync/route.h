@@ -72,6 +72,7 @@ struct EncodeTask {
   bool as_vector = false;  ///< low rank: `blocks` is one, of all payloads
   bool counted = true;     ///< of identical replicas one gives its residual
   std::uint32_t first_shard = 0;
+  std::uint32_t source = 0;  ///< as Holding::source, of what is encoded
   std::uint32_t shards = 1;
   std::vector<Area> inputs = {};           ///< per member
   std::vector<std::uint64_t> begins = {};  ///< per member: where its input begins in the tensor

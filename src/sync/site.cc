@@ -70,6 +70,7 @@ Result<Site> Site::make(std::span<const MemberCodec> members, const SiteOptions&
       const std::size_t elements = task->inputs[i].bytes / sizeof(float);
       state.shape = elements == member.shape.elements() ? member.shape : Shape::flat(elements);
       state.first_shard = task->first_shard;
+      state.source = task->source;
       // What loses nothing has no residual, whatever the others beside it have.
       if (traits.biased || traits.supports_feedback) state.feedback = options.feedback;
       scratch = std::max(scratch, codec.encode_bound(state.shape, task->shards));

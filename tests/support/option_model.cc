@@ -72,6 +72,16 @@ bool scatters(const Action& action) {
                                               action.collective == Collective::kReduceScatter);
 }
 
+/// The lowest rank whose gradient is in it: what tells the sums of different workers apart.
+std::uint32_t source_of(std::uint64_t workers) {
+  return static_cast<std::uint32_t>(std::countr_zero(workers));
+}
+
+bool rounds_at_random(codec::Kind kind) {
+  return kind == codec::Kind::kNatural || kind == codec::Kind::kQsgd ||
+         kind == codec::Kind::kTernGrad;
+}
+
 }  // namespace
 
 OptionModel::OptionModel(const OptionModelSpec& spec)
@@ -159,6 +169,7 @@ OptionModel::Site& OptionModel::site_of(unsigned worker, const Holding& holding,
        .tensor = spec_.tensor,
        .site = encodes_,
        .first_shard = holding.piece * shards,
+       .source = source_of(holding.from),
        .feedback = codec_->traits().supports_feedback ? spec_.feedback : std::optional<bool>()});
   if (!state) impossible(state.error().to_string());
   site = {.state = std::move(*state), .range = holding.range, .from = holding.from};
@@ -230,7 +241,10 @@ void OptionModel::note_decisions(const Site& site, const Holding& raw, std::uint
                        .tensor = spec_.tensor,
                        .step = step,
                        .site = encodes_,
-                       .shard = std::uint64_t{raw.piece} * shards + index});
+                       .shard = std::uint64_t{raw.piece} * shards + index,
+                       .source = rounds_at_random(codec_spec_.kind)
+                                     ? std::optional<std::uint64_t>(source_of(raw.from))
+                                     : std::nullopt});
     closest_call_ = std::min(
         closest_call_,
         test::closest_call(codec_spec_, std::span(x).subspan(shard.begin, shard.count), words));

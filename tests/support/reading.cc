@@ -85,6 +85,7 @@ Words::Words(const Origin& origin) : key_(mix(origin.seed)) {
   for (const std::uint64_t part : {origin.tensor, origin.step, origin.site, origin.shard}) {
     key_ = mix(key_ ^ part);
   }
+  if (origin.source) key_ = mix(key_ ^ *origin.source);
 }
 
 std::uint32_t Words::operator[](std::uint64_t index) const {

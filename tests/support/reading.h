@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,7 +19,7 @@ double half_value(std::uint16_t bits);
 std::uint16_t bfloat_bits(double value);
 double bfloat_value(std::uint16_t bits);
 
-/// The random words of one (seed, tensor, step, site, shard).
+/// The random words of one (seed, tensor, step, site, shard), and a source where there is one.
 class Words {
  public:
   struct Origin {
@@ -27,6 +28,7 @@ class Words {
     std::uint64_t step = 0;
     std::uint64_t site = 0;
     std::uint64_t shard = 0;
+    std::optional<std::uint64_t> source = {};
   };
   explicit Words(const Origin& origin);
   std::uint32_t operator[](std::uint64_t index) const;

@@ -69,6 +69,37 @@ TEST(Holdings, WorkersThatAreNotTheRootWait) {
   EXPECT_EQ(blocks_of(all.at(4, 3)), "0:0 0:1 0:2 0:3");
 }
 
+TEST(Holdings, EqualSourcesAndShardsAreEqualData) {
+  const auto sources = [](const std::string& option, std::size_t point) {
+    Holdings all = holdings(option);
+    std::string text;
+    for (unsigned rank = 0; rank < 4; ++rank) {
+      text += all.at(point, rank).idle ? "-" : std::to_string(all.at(point, rank).source);
+    }
+    return text;
+  };
+  EXPECT_EQ(sources("Comp@host > allgather@flat > Decomp@host", 1), "0123") << "own gradients";
+  EXPECT_EQ(sources("reduce-scatter@intra1 > Comp@host > allgather@inter > Decomp@host > "
+                    "allgather@intra2",
+                    2),
+            "0022")
+      << "sums of a machine, each rank another shard";
+  EXPECT_EQ(
+      sources("reduce@intra1 > Comp@host > allgather@inter > Decomp@host > broadcast@intra2", 2),
+      "0-2-")
+      << "the roots'";
+  EXPECT_EQ(sources("Comp@host > alltoall@flat > Decomp@host > Comp@host > allgather@flat > "
+                    "Decomp@host",
+                    4),
+            "0000")
+      << "sums of all, each rank another shard";
+  EXPECT_EQ(sources("reduce-scatter@intra1 > Comp@host > allgather@inter > Decomp@host > "
+                    "Comp@host > allgather@intra2 > Decomp@host",
+                    5),
+            "0000")
+      << "machines are replicas after the inter phase";
+}
+
 TEST(Holdings, ASecondEncodeNumbersPiecesAmongAllWorkers) {
   Holdings all = holdings(
       "reduce-scatter@intra1 > reduce-scatter@inter > Comp@host > allgather@inter > "
