@@ -169,6 +169,36 @@ TEST(Auto, ASecondEngineDoesNotMeasureAgain) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Auto, WhatIsComparedCountsInResidualsScalesAndCheckpoints) {
+  // While candidates take turns, each keeps the residuals of its own steps.
+  std::atomic<unsigned> compared = 0;
+  const AutoOptions automatic{
+      .codecs = {"efsign", "acpsgd:4"}, .raw_steps = 2, .window = 3, .cache = "-"};
+  (void)fly(*comm::parse_link("100mbit"), automatic, 30,
+            [&](unsigned, unsigned step, Engine& engine) {
+              if (engine.running().find("trying") == std::string::npos) return;
+              ++compared;
+              std::vector<float> kept(256 * 384);
+              engine.copy_residual(0, kept);
+              std::vector<float> doubled(kept.size());
+              engine.scale_residuals(2.0F);
+              engine.copy_residual(0, doubled);
+              for (float& value : kept) value *= 2.0F;
+              EXPECT_TRUE(test::same_bits({kept}, {doubled})) << "after step " << step;
+              engine.scale_residuals(0.5F);
+              // Each rank does it after the same steps; now and then, because it ends the turns'
+              // separate residuals.
+              if (step % 5 != 0) return;
+              engine.copy_residual(0, kept);
+              const auto saved = checkpoint_residuals(engine.checkpoint());
+              ASSERT_TRUE(saved.has_value()) << saved.error().message();
+              for (std::size_t i = 0; i < kept.size(); ++i) {
+                ASSERT_NEAR((*saved)[0][i], kept[i], 1e-4) << "element " << i << ", step " << step;
+              }
+            });
+  EXPECT_GT(compared.load(), 0U);
+}
+
 TEST(Auto, ACheckpointGoesOnWithThePlanItWasTakenUnder) {
   const comm::Link link = *comm::parse_link("100mbit");
   const AutoOptions automatic{
