@@ -31,7 +31,8 @@ namespace gradpress {
 inline constexpr float kGradientLimit = 288230376151711744.0F;
 
 /// What the next encode of one tensor at one encode site needs from the last one.
-/// Threads: one at a time. A failed encode or decode leaves the residual as it was, to rounding.
+/// It keeps the last two versions of its residual, so that a step that does not count can be taken
+/// back. Threads: one at a time. A failed encode or decode leaves the residual as it was.
 class GRADPRESS_API State {
  public:
   virtual ~State() = default;
@@ -60,6 +61,13 @@ class GRADPRESS_API State {
   /// unchanged).
   virtual Status load_extras(std::span<const std::byte> bytes) = 0;
 
+  /// What was done so far counts: rewind() takes back only what comes after. Each encode begins
+  /// with it, and so do load(), scale() and load_extras(). Cost: nothing.
+  virtual void commit() = 0;
+  /// Takes back what an encode since commit(), and decode and finish with it, did: residual and
+  /// extras are as they were, bit for bit. Cost: nothing.
+  virtual void rewind() = 0;
+
  protected:
   State() = default;
 
@@ -70,9 +78,9 @@ class GRADPRESS_API State {
 
 struct StateOptions {
   Shape shape = {};
-  /// Random numbers depend on (seed, tensor, step, site, shard) and, where a codec rounds at random,
-  /// on `source`. All ranks pass the same seed: randomk and low-rank factors must draw the same
-  /// numbers everywhere.
+  /// Random numbers depend on (seed, tensor, step, site, shard) and, where a codec rounds at
+  /// random, on `source`. All ranks pass the same seed: randomk and low-rank factors must draw the
+  /// same numbers everywhere.
   std::uint64_t seed = 0;
   /// The tensor's number in the model.
   std::uint64_t tensor = 0;

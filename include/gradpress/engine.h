@@ -127,9 +127,11 @@ struct EngineOptions {
 };
 
 struct EngineStep {
-  std::uint64_t step = 0;
-  /// False: a gradient somewhere held NaN, infinity or more than kGradientLimit. All gradients that
-  /// shared its message are NaN on every rank; residuals are as they were. Skip the update.
+  std::uint64_t step = 0;  ///< counted from 0; one that was not finite has the next one's number
+  /// False, on every rank: a gradient somewhere held NaN or infinity or, where it is encoded or has
+  /// momentum, kGradientLimit and above. The step counts for nothing: residuals, momentum, factors
+  /// and random numbers of all tensors are as they were before it, bit for bit. All gradients that
+  /// shared its message are NaN. Skip the update of all.
   bool finite = true;
   SentBytes sent = {};      ///< by this rank, counted by the backend
   SentBytes promised = {};  ///< what the plan's layouts say
@@ -179,7 +181,8 @@ struct RecordedGradients {
 /// One worker's engine for one model. Several may live in a process, each with a group of its own.
 ///
 /// Threads: one calls ready() and wait(), and does the codec work placed on the device.
-/// Memory:  residuals, and buffers for two messages per lane; nothing is allocated per step.
+/// Memory:  residuals twice, so that a step can be taken back, and buffers for two messages per
+///          lane; nothing is allocated per step.
 /// Errors:  the first failure of a collective ends the engine: later calls return it. The gradients
 ///          of that step belong to the engine until it is destroyed.
 class GRADPRESS_API Engine {

@@ -65,6 +65,21 @@ class AcpState final : public LowRankState {
     orthonormal_ = false;
     arrivals_ = 0;
     step_ = other(step_);
+    is_advanced_ = true;
+  }
+  void commit() override {
+    LowRankState::commit();
+    is_advanced_ = false;
+  }
+  /// The basis of before waits in arriving_, which the next step's first decode overwrites; it is
+  /// orthonormal, because decode made it so.
+  void rewind() override {
+    LowRankState::rewind();
+    arrivals_ = 0;
+    if (!std::exchange(is_advanced_, false)) return;
+    std::swap(basis_, arriving_);
+    orthonormal_ = true;
+    step_ = other(step_);
   }
 
   /// Always the orthonormal basis, so that the bytes do not depend on whether it was needed yet.
@@ -95,6 +110,7 @@ class AcpState final : public LowRankState {
                              " has squared length ", squares, ", wanted 1");
       }
     }
+    commit();
     std::ranges::copy(loaded, basis_.data());
     step_ = next;
     orthonormal_ = true;
@@ -119,6 +135,7 @@ class AcpState final : public LowRankState {
   bool orthonormal_ = false;
   std::uint32_t arrivals_ = 0;
   std::uint64_t arriving_step_ = 0;
+  bool is_advanced_ = false;  ///< since commit()
 };
 
 /// ACP-SGD: one factor of a rank-r approximation a step, alternately; the other one is what the

@@ -53,7 +53,7 @@ std::uint32_t Candidates::sample(const Source& source) {
   for (std::uint64_t line = 0; line < lines; ++line) {
     const std::size_t begin = strata.next() * kLine;
     for (std::size_t i = 0; i < kLine; ++i) {
-      const float x = added(source.grad, source.stored, begin + i);
+      const float x = added(source.grad, source.stored.from, begin + i);
       *to++ = key_(x) >> 31 == 0 ? x : nothing;
     }
   }
@@ -110,7 +110,7 @@ kernels::ScanTotals Candidates::collect(const Source& source) {
     return kernels::scan_add(source.grad.subspan(begin, count), source.stored.subspan(begin, count),
                              args, index, value, totals);
   };
-  const std::span<const float> sums = feedback ? source.stored : source.grad;
+  const std::span<const float> sums = feedback ? source.stored.to : source.grad;
   // Stored sums are finite, but nothing else limits them.
   const float limit = feedback ? std::numeric_limits<float>::infinity() : kGradientLimit;
   const auto read = [sums, limit](std::size_t begin, std::size_t count, kernels::ScanArgs args,

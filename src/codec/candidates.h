@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/buffer.h"
+#include "kernels/feedback.h"
 #include "kernels/random.h"
 #include "kernels/select.h"
 
@@ -31,7 +32,7 @@ class Candidates {
 
   struct Source {
     std::span<const float> grad;
-    std::span<float> stored;  ///< the residual, as long as grad; empty without feedback
+    kernels::Renewal stored;  ///< the residual, as long as grad; empty without feedback
     kernels::KeyMap key = {};
     std::uint64_t kept = 0;          ///< k
     std::uint64_t sample_elems = 0;  ///< 0: the threshold starts at nothing

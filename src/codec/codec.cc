@@ -68,6 +68,7 @@ Result<std::size_t> Codec::encode(State& state, const EncodeArgs& args, std::spa
     return fail(Code::kInvalidArgument, name_, ": ", elements, " elements need ", need,
                 " B of payload, the buffer has ", out.size(), " B");
   }
+  if (args.round == 0) state.commit();
   return do_encode(state, args, out, shard_bytes);
 }
 

@@ -22,16 +22,15 @@ Result<std::size_t> DenseCodec::do_encode(State& state, const EncodeArgs& args,
   if (!own) return tl::unexpected(own.error());
   ResidualState& kept = **own;
   const StateOptions& options = kept.options();
-  const auto residual_of = [&kept](ShardRange shard) {
-    return kept.has_feedback() ? kept.stored().subspan(shard.begin, shard.count)
-                               : std::span<float>();
-  };
+  const kernels::Renewal residual = kept.renewal();
   bool in_range = true;
   std::size_t used = 0;
   for (std::uint32_t index = 0; index < args.shards; ++index) {
     const ShardRange shard = shard_range(args.grad.size(), args.shards, index);
     const kernels::FeedbackPass pass{.g = args.grad.subspan(shard.begin, shard.count),
-                                     .residual = residual_of(shard),
+                                     .residual = kept.has_feedback()
+                                                     ? residual.subspan(shard.begin, shard.count)
+                                                     : kernels::Renewal(),
                                      .limit = kGradientLimit};
     const kernels::RandomKey key =
         kernels::random_key({.seed = options.seed,
@@ -44,20 +43,10 @@ Result<std::size_t> DenseCodec::do_encode(State& state, const EncodeArgs& args,
     in_range = encode_shard(pass, key, out.subspan(used, shard_bytes[index])) && in_range;
     used += shard_bytes[index];
   }
-  if (in_range) return used;
-  if (kept.has_feedback()) {
-    // What the payloads carry goes back in, so that undo finds gradient + residual.
-    std::size_t at = 0;
-    for (std::uint32_t index = 0; index < args.shards; ++index) {
-      const ShardRange shard = shard_range(args.grad.size(), args.shards, index);
-      const Status back =
-          decode_shard(out.subspan(at, shard_bytes[index]), 1.0F, residual_of(shard));
-      if (!back.is_ok()) return tl::unexpected(back);
-      at += shard_bytes[index];
-    }
-    kept.undo(args.grad);
-  }
-  return tl::unexpected(non_finite(name(), args.grad));
+  // What was written is not in force yet: nothing of a refused gradient is.
+  if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
+  kept.renewed();
+  return used;
 }
 
 Status DenseCodec::do_decode(State& /*state*/, const DecodeArgs& args, std::span<float> dst) const {

@@ -12,7 +12,7 @@
 
 namespace gradpress::codec {
 
-/// Splits into shards, draws each shard's key, and puts the residual back after an encode that met
+/// Splits into shards, draws each shard's key, and keeps the residual of an encode that met no
 /// elements out of range.
 class DenseCodec : public Codec {
  public:
@@ -24,8 +24,7 @@ class DenseCodec : public Codec {
   const Spec& spec() const { return spec_; }
 
   /// Writes one shard's payload, exactly payload_bound bytes, and updates its residual. Returns
-  /// whether the gradient was in range; the payload is then still one that decode_shard takes, of
-  /// the elements that were.
+  /// whether the gradient was in range; otherwise payload and residual are not used.
   virtual bool encode_shard(const kernels::FeedbackPass& pass, kernels::RandomKey key,
                             std::span<std::byte> payload) const = 0;
   /// Adds weight × the payload's values. The length has been checked.

@@ -12,27 +12,30 @@ using kernels::SignLevels;
 using kernels::SignSums;
 
 kernels::SignLevels LevelState::sent(std::uint32_t shards, std::uint32_t index) {
-  if (!sent_.empty() && sent_.size() != shards) settle();
-  return sent_.empty() ? SignLevels{} : sent_[index];
+  const std::vector<SignLevels>& last = sent_[now()];
+  if (!last.empty() && last.size() != shards) settle();
+  return last.empty() ? SignLevels{} : last[index];
 }
 
 void LevelState::set_sent(std::uint32_t shards, std::uint32_t index, SignLevels levels) {
-  sent_.resize(shards);
-  sent_[index] = levels;
+  sent_[now()].reserve(shards);  // so that only the first encode of so many shards allocates
+  sent_[next()].resize(shards);
+  sent_[next()][index] = levels;
 }
 
 void LevelState::correct(std::uint64_t begin, std::span<float> values) const {
-  const auto shards = static_cast<std::uint32_t>(sent_.size());
+  const std::vector<SignLevels>& sent = sent_[now()];
+  const auto shards = static_cast<std::uint32_t>(sent.size());
   for (std::uint32_t index = 0; index < shards; ++index) {
     const ShardRange shard = shard_range(elements(), shards, index);
     const std::uint64_t from = std::max(begin, shard.begin);
     const std::uint64_t to = std::min(begin + values.size(), shard.begin + shard.count);
-    if (from < to) kernels::subtract_levels(values.subspan(from - begin, to - from), sent_[index]);
+    if (from < to) kernels::subtract_levels(values.subspan(from - begin, to - from), sent[index]);
   }
 }
 
 void LevelState::scale_correction(float factor) {
-  for (SignLevels& levels : sent_) {
+  for (SignLevels& levels : sent_[now()]) {
     levels = {.positive = levels.positive * factor, .negative = levels.negative * factor};
     // A negative factor turned every stored sign around.
     if (std::signbit(factor)) std::swap(levels.positive, levels.negative);
@@ -67,7 +70,7 @@ Result<std::size_t> LevelCodec::do_encode(State& state, const EncodeArgs& args,
     const auto bits = payload.subspan(header_bytes_, (shard.count + 7) / 8);
     const SignSums sums =
         level_state.has_feedback()
-            ? kernels::encode_signs(grad, level_state.stored().subspan(shard.begin, shard.count),
+            ? kernels::encode_signs(grad, level_state.renewal().subspan(shard.begin, shard.count),
                                     level_state.sent(args.shards, index), kGradientLimit, bits)
             : kernels::encode_signs(grad, kGradientLimit, bits);
     const auto padding = payload.subspan(header_bytes_ + bits.size());
@@ -79,10 +82,8 @@ Result<std::size_t> LevelCodec::do_encode(State& state, const EncodeArgs& args,
     shard_bytes[index] = payload.size();
     used += payload.size();
   }
-  if (!in_range) {
-    level_state.undo(args.grad);
-    return tl::unexpected(non_finite(name(), args.grad));
-  }
+  if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
+  level_state.renewed();
   return used;
 }
 

@@ -3,6 +3,7 @@
 
 #include <gradpress/codec.h>
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,16 +23,17 @@ class LevelState final : public ResidualState {
 
   /// What shard `index` of `shards` sent last; settles first if the last step had other shards.
   kernels::SignLevels sent(std::uint32_t shards, std::uint32_t index);
+  /// The same of the encode that is under way: in force with renewed().
   void set_sent(std::uint32_t shards, std::uint32_t index, kernels::SignLevels levels);
 
  protected:
   void correct(std::uint64_t begin, std::span<float> values) const override;
   void scale_correction(float factor) override;
-  void clear_correction() override { sent_.clear(); }
+  void clear_correction() override { sent_[now()].clear(); }
 
  private:
-  std::vector<kernels::SignLevels>
-      sent_;  // one per shard of the last encode; empty: nothing to correct
+  /// By version: one per shard of its encode; empty: nothing to correct.
+  std::array<std::vector<kernels::SignLevels>, 2> sent_;
 };
 
 /// Payload: `header_floats` f32 levels, then the sign bits in 32-bit words, lowest bit first, 1 =

@@ -23,38 +23,45 @@ LowRankState::LowRankState(const StateOptions& options, bool feedback, std::size
                    .panels = Buffer<float>(kernels::panel_floats(size_.cols, rank_))};
   };
   work_ = make();
-  if (feedback) sent_ = make();
+  for (Sent& version : sent_) {
+    if (feedback) version.factors = make();
+  }
   factor_ = Buffer<float>(std::max(left_floats(), right_floats()));
   floats_ = Buffer<float>(kernels::project_scratch_floats(rank_));
   sums_ = Buffer<double>(kernels::project_scratch_doubles(size_, rank_));
 }
 
 kernels::ThinProduct LowRankState::sent_product() const {
-  if (!has_sent_) return {};
-  return {.left = sent_.left.data(),
-          .right_panels = sent_.panels.data(),
+  const Sent& last = sent_[now()];
+  if (!last.is_there) return {};
+  return {.left = last.factors.left.data(),
+          .right_panels = last.factors.panels.data(),
           .rank = rank_,
-          .scale = sent_scale_};
+          .scale = last.scale};
 }
 
 kernels::ProjectPass LowRankState::pass(std::span<const float> grad) {
-  return {.size = size_,
-          .grad = grad,
-          .stored = stored(),
-          .sent = sent_product(),
-          .limit = kGradientLimit};
+  kernels::Renewal x = renewal();
+  x.past_caches = x.past_caches && !reads_again();
+  return {
+      .size = size_, .grad = grad, .stored = x, .sent = sent_product(), .limit = kGradientLimit};
 }
 
 bool LowRankState::project_rows(std::span<const float> grad) {
   const bool in_range = kernels::project_rows(pass(grad), panels(), rank_, scratch(), left());
-  if (!in_range) undo(grad);
+  if (in_range) formed();
   return in_range;
 }
 
 bool LowRankState::project_cols(std::span<const float> grad, std::span<const float> left) {
   const bool in_range = kernels::project_cols(pass(grad), left, rank_, scratch(), panels());
-  if (!in_range) undo(grad);
+  if (in_range) formed();
   return in_range;
+}
+
+void LowRankState::formed() {
+  renewed();
+  clear_correction();
 }
 
 bool LowRankState::project_kept_cols(std::span<const float> grad) {
@@ -70,9 +77,10 @@ bool LowRankState::project_kept_cols(std::span<const float> grad) {
 
 void LowRankState::sent() {
   if (!has_feedback()) return;
-  std::swap(sent_, work_);
-  has_sent_ = true;
-  sent_scale_ = 1.0F;
+  Sent& last = sent_[now()];
+  std::swap(last.factors, work_);
+  last.is_there = true;
+  last.scale = 1.0F;
 }
 
 void LowRankState::add_product(std::span<const float> left, float weight, std::span<float> dst) {
@@ -133,12 +141,15 @@ Result<std::size_t> encode_dense(const std::string& codec, ResidualState& state,
   }
   if (grad.empty()) return 0;
   std::span<const float> x = grad;
+  const kernels::Renewal residual = state.renewal();
   if (state.has_feedback()) {
-    kernels::add(state.stored(), grad);
-    x = state.stored();
+    std::ranges::copy(residual.from, residual.to.begin());
+    kernels::add(residual.to, grad);
+    x = residual.to;
   }
   std::memcpy(out.data(), x.data(), x.size_bytes());
-  std::ranges::fill(state.stored(), 0.0F);
+  std::ranges::fill(residual.to, 0.0F);
+  state.renewed();
   return x.size_bytes();
 }
 

@@ -4,6 +4,7 @@
 
 #include <gradpress/codec.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -22,7 +23,7 @@ inline constexpr float kFactorLimit = 0x1.0p100F;
 
 /// Holds X = gradient + residual of the last encode; the residual is X − scale · left · rightᵀ with
 /// the factors last sent, formed when X is next read.
-/// Memory: X, and about twelve thin factors.
+/// Memory: X twice, and about fourteen thin factors.
 class LowRankState : public ResidualState {
  public:
   /// `rank` is the effective rank: 0 for tensors that travel dense.
@@ -50,8 +51,6 @@ class LowRankState : public ResidualState {
   bool project_kept_cols(std::span<const float> grad);
   /// From now on the residual is X − left() · panels()ᵀ. Without feedback: nothing.
   void sent();
-  /// From now on the residual is X: nothing of it was sent.
-  void nothing_sent() { clear_correction(); }
 
   /// dst += weight · left · panels()ᵀ.
   void add_product(std::span<const float> left, float weight, std::span<float> dst);
@@ -60,8 +59,10 @@ class LowRankState : public ResidualState {
 
  protected:
   void correct(std::uint64_t begin, std::span<float> values) const override;
-  void scale_correction(float factor) override { sent_scale_ *= factor; }
-  void clear_correction() override { has_sent_ = false; }
+  void scale_correction(float factor) override { sent_[now()].scale *= factor; }
+  void clear_correction() override { sent_[now()].is_there = false; }
+  /// Whether X is read once more in the step that forms it.
+  virtual bool reads_again() const { return false; }
 
  private:
   struct Factors {
@@ -69,16 +70,23 @@ class LowRankState : public ResidualState {
     Buffer<float> panels;
   };
 
+  /// What was subtracted from X, if it is there; empty factors without feedback.
+  struct Sent {
+    Factors factors;
+    bool is_there = false;
+    float scale = 1.0F;
+  };
+
   kernels::ThinProduct sent_product() const;
+  /// X is formed: of it nothing was sent yet.
+  void formed();
   kernels::ProjectPass pass(std::span<const float> grad);
   kernels::ProjectScratch scratch() { return {.floats = floats_.span(), .doubles = sums_.span()}; }
 
   std::size_t rank_;
   kernels::MatrixSize size_;
-  Factors sent_;  // what was subtracted from X, if has_sent_; empty without feedback
+  std::array<Sent, 2> sent_;  // by version
   Factors work_;
-  bool has_sent_ = false;
-  float sent_scale_ = 1.0F;
   Buffer<float> factor_;
   Buffer<float> floats_;
   Buffer<double> sums_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -29,9 +30,14 @@ class BufferedMomentumState final : public MomentumState {
   const Shape& shape() const noexcept override { return options_.shape; }
   bool has_feedback() const noexcept override { return inner_->has_feedback(); }
   void materialise(std::span<float> out) const override { inner_->materialise(out); }
-  Status load(std::span<const float> residual) override { return inner_->load(residual); }
+  Status load(std::span<const float> residual) override {
+    Status status = inner_->load(residual);
+    if (status) commit();
+    return status;
+  }
   double norm() const override { return inner_->norm(); }
   void scale(float factor) override {
+    commit();
     inner_->scale(factor);
     kernels::scale(momentum_.span(), factor);
   }
@@ -63,6 +69,7 @@ class BufferedMomentumState final : public MomentumState {
                            kGradientLimit, " in magnitude");
     }
     if (Status status = inner_->load_extras(bytes.subspan(own)); !status.is_ok()) return status;
+    commit();
     dropped_ = dropped;
     if (!momentum_.empty()) {
       std::memcpy(momentum_.data(), bytes.data() + sizeof(double), own - sizeof(double));
@@ -80,23 +87,26 @@ class BufferedMomentumState final : public MomentumState {
     if (kernels::first_out_of_range(momentum, kGradientLimit) != kernels::kAllInRange) {
       return non_finite("momentum", momentum);
     }
+    commit();
     std::ranges::copy(momentum, momentum_.span().begin());
     return {};
   }
-  void rewind(std::span<const float> grad, std::span<float> fed) override {
-    std::ranges::copy(before_.span(), momentum_.span().begin());
+  void commit() override {
+    inner_->commit();
+    is_kept_ = false;
+  }
+  void rewind() override {
+    inner_->rewind();
+    if (!std::exchange(is_kept_, false)) return;
+    std::swap(momentum_, before_);
     dropped_ = dropped_before_;
-    // The same kernel on the same numbers gives the same bits as the encode had.
-    std::vector<float> updated(before_.data(), before_.data() + before_.size());
-    kernels::update_momentum(grad, updated, last_, last_.nesterov ? fed : std::span<float>());
-    if (!last_.nesterov) std::ranges::copy(updated, fed.begin());
   }
 
-  /// Before an encode changes the momentum by `step`.
-  void keep(const kernels::MomentumArgs& step) {
+  /// Before an encode changes the momentum.
+  void keep() {
     std::ranges::copy(momentum_.span(), before_.span().begin());
     dropped_before_ = dropped_;
-    last_ = step;
+    is_kept_ = true;
   }
 
   State& inner() { return *inner_; }
@@ -112,9 +122,9 @@ class BufferedMomentumState final : public MomentumState {
   Buffer<float> momentum_;
   Buffer<float> before_;  // a masked element cannot be computed back
   Buffer<float> sum_;
-  kernels::MomentumArgs last_ = {};
   double dropped_ = 0.0;
   double dropped_before_ = 0.0;
+  bool is_kept_ = false;  ///< since commit()
 };
 
 std::string text_of(const Codec& inner, const MomentumOptions& options) {
@@ -175,12 +185,13 @@ class MomentumCodec final : public Codec {
       return fail(Code::kNonFinite, name(), ": momentum would reach ", kGradientLimit,
                   " in magnitude; it and the residual were left as they were");
     }
-    own.keep(step);
+    own.keep();
     kernels::update_momentum(args.grad, own.accumulator(), step,
                              options_.nesterov ? own.sum() : std::span<float>());
     EncodeArgs inner_args = args;
     inner_args.grad = options_.nesterov ? own.sum() : own.accumulator();
     auto used = inner_->encode(own.inner(), inner_args, out, shard_bytes);
+    if (!used) own.rewind();
     if (used && options_.masking) mask(own, args, out, shard_bytes);
     return used;
   }

@@ -38,10 +38,6 @@ class MomentumState : public State {
   virtual std::span<const float> momentum() const = 0;
   /// Replaces it. Errors: kInvalidArgument on a wrong size, kNonFinite; it is then unchanged.
   virtual Status load_momentum(std::span<const float> momentum) = 0;
-  /// Takes back what the last encode did to the momentum: it is as it was before, bit for bit.
-  /// `fed` becomes what that encode fed to inner, so that the residual can be taken back, too.
-  /// Requires: the gradient that was encoded; fed.size() is its size; nothing changed since.
-  virtual void rewind(std::span<const float> grad, std::span<float> fed) = 0;
 };
 
 /// Whether with_momentum takes a codec of this kind.

@@ -42,8 +42,21 @@ class PowerState final : public LowRankState {
   std::span<const float> warm() const { return warm_.span(); }
   /// The sum of what was decoded; for dense tensors the sum that round 1 was given.
   std::span<float> arriving() { return arriving_.span(); }
-  /// Requires: arriving() is the mean by now.
-  void take_over() { std::swap(warm_, arriving_); }
+  /// Requires: arriving() is the mean by now. What it takes the place of waits in arriving(), which
+  /// the next step's first decode overwrites.
+  void take_over() {
+    std::swap(warm_, arriving_);
+    took_over_ = true;
+  }
+  void commit() override {
+    LowRankState::commit();
+    took_over_ = false;
+  }
+  void rewind() override {
+    LowRankState::rewind();
+    if (std::exchange(took_over_, false)) std::swap(warm_, arriving_);
+    phase = Phase::kIdle;
+  }
 
   std::vector<std::byte> save_extras() const override {
     if (is_dense()) return {};
@@ -57,10 +70,14 @@ class PowerState final : public LowRankState {
     const auto loaded = factor(right_floats());
     const Status status = read_factor("powersgd extras", bytes.subspan(sizeof *found), loaded);
     if (!status.is_ok()) return status;
+    commit();
     std::ranges::copy(loaded, warm_.data());
     phase = Phase::kIdle;
     return {};
   }
+
+ protected:
+  bool reads_again() const override { return true; }
 
  private:
   FactorRecord record() const {
@@ -69,6 +86,7 @@ class PowerState final : public LowRankState {
 
   Buffer<float> warm_;
   Buffer<float> arriving_;
+  bool took_over_ = false;  ///< since commit()
 };
 
 /// Power-SGD: one step of power iteration per training step, started from the last one's Q.
@@ -130,7 +148,6 @@ class PowerSgdCodec final : public Codec {
     scale_columns(start, power.rank());
     kernels::pack_panels(start, power.size().cols, power.rank(), power.panels());
     if (!power.project_rows(args.grad)) return tl::unexpected(non_finite(name(), args.grad));
-    power.nothing_sent();
     power.phase = Phase::kProjected;
     std::memcpy(out.data(), power.left().data(), power.left().size_bytes());
     return power.left().size_bytes();

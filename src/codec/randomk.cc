@@ -77,8 +77,8 @@ class RandomKCodec final : public Sparsifier {
   }
 
   /// residual ← grad + residual; the drawn elements move from there to the payload.
-  bool move_drawn(std::span<const float> grad, std::span<float> residual, kernels::RandomKey random,
-                  std::span<std::byte> payload) const {
+  bool move_drawn(std::span<const float> grad, const kernels::Renewal& residual,
+                  kernels::RandomKey random, std::span<std::byte> payload) const {
     const std::uint64_t kept = kept_elements(spec_, grad.size());
     if (kept == 0) return true;
     bool in_range = true;
@@ -91,8 +91,10 @@ class RandomKCodec final : public Sparsifier {
                                        kGradientLimit) &&
                  in_range;
       while (next < begin + count) {
-        store_word(payload, at, residual[next]);
-        residual[next] = 0.0F;
+        // What went past the caches would have to come back: its summands are still there.
+        store_word(payload, at,
+                   residual.past_caches ? grad[next] + residual.from[next] : residual.to[next]);
+        residual.to[next] = 0.0F;
         at += sizeof(float);
         next = at < payload.size() ? strata.next() : kMaxElements + 1;
       }
@@ -123,8 +125,8 @@ class RandomKCodec final : public Sparsifier {
         [&](const ShardRange& range, kernels::RandomKey random, std::span<std::byte> payload) {
           const auto grad = args.grad.subspan(range.begin, range.count);
           if (residual.has_feedback()) {
-            in_range = move_drawn(grad, residual.stored().subspan(range.begin, range.count), random,
-                                  payload) &&
+            in_range = move_drawn(grad, residual.renewal().subspan(range.begin, range.count),
+                                  random, payload) &&
                        in_range;
           } else {
             visit(grad, random, [payload](std::size_t i, float value) {
@@ -132,17 +134,9 @@ class RandomKCodec final : public Sparsifier {
             });
           }
         });
-    if (in_range) return used;
-    // The drawn elements go back before the addition is undone.
-    (void)for_shards(
-        [&](const ShardRange& range, kernels::RandomKey random, std::span<std::byte> payload) {
-          visit(residual.stored().subspan(range.begin, range.count), random,
-                [payload](std::size_t i, float& value) {
-                  value = load_word<float>(payload, i * sizeof value);
-                });
-        });
-    residual.undo(args.grad);
-    return tl::unexpected(non_finite(name(), args.grad));
+    if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
+    residual.renewed();
+    return used;
   }
 
   Status do_decode(State& state, const DecodeArgs& args, std::span<float> dst) const override {

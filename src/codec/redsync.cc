@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "codec/codecs.h"
@@ -55,8 +56,17 @@ class RedSyncState final : public SparseState {
                              " more steps, got ", loaded[i].ratio, " for ", loaded[i].steps_left);
       }
     }
+    commit();
     reused_ = std::move(loaded);
     return {};
+  }
+  void commit() override {
+    SparseState::commit();
+    is_replaced_ = false;
+  }
+  void rewind() override {
+    SparseState::rewind();
+    if (std::exchange(is_replaced_, false)) std::swap(reused_, noted_);
   }
 
   /// What shard `index` may reuse; nothing after an encode of another number of shards.
@@ -64,15 +74,19 @@ class RedSyncState final : public SparseState {
     return reused_.size() == shards ? reused_[index] : Reused{};
   }
   void note(std::uint32_t shards, std::uint32_t index, Reused next) {
+    reused_.reserve(shards);  // so that only the first encode of so many shards allocates
     noted_.resize(shards);
     noted_[index] = next;
   }
-  /// A copy, so that both keep their room: only the first encode of a number of shards allocates.
-  void commit() { reused_ = noted_; }
+  void keep_noted() {
+    std::swap(reused_, noted_);
+    is_replaced_ = true;
+  }
 
  private:
   std::vector<Reused> reused_;
-  std::vector<Reused> noted_;
+  std::vector<Reused> noted_;  ///< of the encode under way; after it, what was reused before
+  bool is_replaced_ = false;   ///< since commit()
 };
 
 /// RedSync: selection by tensor size; large tensors by a threshold between mean and largest
@@ -113,7 +127,9 @@ class RedSyncCodec final : public SizeCodec {
     own.note(shard.shards, shard.index, next);
   }
 
-  void commit(SparseState& state) const override { static_cast<RedSyncState&>(state).commit(); }
+  void keep_noted(SparseState& state) const override {
+    static_cast<RedSyncState&>(state).keep_noted();
+  }
 };
 
 }  // namespace

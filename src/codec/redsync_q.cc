@@ -26,15 +26,29 @@ class DirectionState final : public SparseState {
                            "redsync-q: wanted one byte of direction, 0 or 1, got ", bytes.size(),
                            " B");
     }
+    commit();
     negative_ = bytes[0] == std::byte{1};
     return {};
   }
+  void commit() override {
+    SparseState::commit();
+    is_turned_ = false;
+  }
+  void rewind() override {
+    SparseState::rewind();
+    if (is_turned_) turn();
+    is_turned_ = false;
+  }
 
   kernels::KeyMap key() const { return negative_ ? kernels::kByNegative : kernels::kByValue; }
-  void turn() { negative_ = !negative_; }
+  void turn() {
+    negative_ = !negative_;
+    is_turned_ = true;
+  }
 
  private:
   bool negative_ = false;
+  bool is_turned_ = false;  ///< since commit()
 };
 
 /// RedSync with quantised values: one step sends the largest positive elements, the next the
@@ -69,7 +83,7 @@ class RedSyncQCodec final : public SizeCodec {
         .choose();
   }
 
-  void commit(SparseState& state) const override { static_cast<DirectionState&>(state).turn(); }
+  void keep_noted(SparseState& state) const override { static_cast<DirectionState&>(state).turn(); }
 
   std::size_t write(const Candidates& chosen, std::span<std::byte> out) const override {
     double sum = 0.0;

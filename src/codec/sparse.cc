@@ -34,7 +34,7 @@ SizeCodec::Wanted SizeCodec::wanted(const SparseState& /*state*/, const Shard& s
   return {.key = kernels::kByMagnitude, .sample_elems = default_sample(shard.elements)};
 }
 
-void SizeCodec::commit(SparseState& /*state*/) const {}
+void SizeCodec::keep_noted(SparseState& /*state*/) const {}
 
 std::unique_ptr<State> SizeCodec::do_make_state(const StateOptions& options, bool feedback) const {
   return std::make_unique<SparseState>(
@@ -50,8 +50,8 @@ Result<std::size_t> SizeCodec::do_encode(State& state, const EncodeArgs& args,
   SparseState& sparse = **own;
   const std::uint64_t elements = args.grad.size();
   const auto stored_part = [&sparse](const ShardRange& range) {
-    return sparse.has_feedback() ? sparse.stored().subspan(range.begin, range.count)
-                                 : std::span<float>();
+    return sparse.has_feedback() ? sparse.renewal().subspan(range.begin, range.count)
+                                 : kernels::Renewal();
   };
   bool in_range = true;
   std::size_t used = 0;
@@ -75,21 +75,17 @@ Result<std::size_t> SizeCodec::do_encode(State& state, const EncodeArgs& args,
     shard_bytes[index] = write(sparse.candidates(), out.subspan(used));
     used += shard_bytes[index];
   }
-  // Only now does anything leave the residual, so that undoing the addition is all there is to
-  // undo.
-  if (!in_range) {
-    sparse.undo(args.grad);
-    return tl::unexpected(non_finite(name(), args.grad));
-  }
+  if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
   if (sparse.has_feedback()) {
     std::size_t begin = 0;
     for (std::uint32_t index = 0; index < args.shards; ++index) {
       settle(out.subspan(begin, shard_bytes[index]),
-             stored_part(shard_range(elements, args.shards, index)));
+             stored_part(shard_range(elements, args.shards, index)).to);
       begin += shard_bytes[index];
     }
   }
-  commit(sparse);
+  sparse.renewed();
+  keep_noted(sparse);
   return used;
 }
 

@@ -80,7 +80,7 @@ class SizeCodec : public Sparsifier {
   virtual void choose(SparseState& state, const Shard& shard,
                       const kernels::ScanTotals& totals) const = 0;
   /// Every shard was in range: the step counts, and what choose() noted holds.
-  virtual void commit(SparseState& state) const;
+  virtual void keep_noted(SparseState& state) const;
 
   /// Writes what was chosen; returns the payload's bytes.
   virtual std::size_t write(const Candidates& chosen, std::span<std::byte> out) const;

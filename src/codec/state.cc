@@ -10,14 +10,16 @@
 namespace gradpress::codec {
 
 ResidualState::ResidualState(const StateOptions& options, bool feedback)
-    : options_(options), feedback_(feedback), stored_(feedback ? elements() : 0) {}
+    : options_(options), feedback_(feedback) {
+  for (Buffer<float>& version : stored_) version = Buffer<float>(feedback ? elements() : 0);
+}
 
 void ResidualState::materialise(std::span<float> out) const {
   if (!feedback_) {
     std::fill(out.begin(), out.end(), 0.0F);
     return;
   }
-  if (!out.empty()) std::memcpy(out.data(), stored_.data(), out.size_bytes());
+  if (!out.empty()) std::memcpy(out.data(), stored_[now_].data(), out.size_bytes());
   correct(0, out);
 }
 
@@ -30,23 +32,26 @@ Status ResidualState::load(std::span<const float> residual) {
   if (kernels::first_out_of_range(residual, kGradientLimit) != kernels::kAllInRange) {
     return non_finite("residual", residual);
   }
+  commit();
   if (!feedback_) return {};
-  if (!residual.empty()) std::memcpy(stored_.data(), residual.data(), residual.size_bytes());
+  if (!residual.empty()) std::memcpy(stored().data(), residual.data(), residual.size_bytes());
   clear_correction();
   return {};
 }
 
 void ResidualState::scale(float factor) {
-  kernels::scale(stored_.span(), factor);
+  commit();
+  kernels::scale(stored(), factor);
   scale_correction(factor);
 }
 
 double ResidualState::norm() const {
   std::array<float, 4096> block;
   double squares = 0.0;
-  for (std::size_t begin = 0; begin < stored_.size(); begin += block.size()) {
-    const std::span<float> values(block.data(), std::min(block.size(), stored_.size() - begin));
-    std::memcpy(values.data(), stored_.data() + begin, values.size_bytes());
+  const std::span<const float> stored = stored_[now_].span();
+  for (std::size_t begin = 0; begin < stored.size(); begin += block.size()) {
+    const std::span<float> values(block.data(), std::min(block.size(), stored.size() - begin));
+    std::memcpy(values.data(), stored.data() + begin, values.size_bytes());
     correct(begin, values);
     squares += kernels::sum_squares(values);
   }
@@ -60,14 +65,19 @@ Status ResidualState::load_extras(std::span<const std::byte> bytes) {
 }
 
 void ResidualState::settle() {
-  correct(0, stored_.span());
+  correct(0, stored());
   clear_correction();
 }
 
-void ResidualState::undo(std::span<const float> grad) {
-  if (!feedback_) return;
-  kernels::undo_add(stored_.span(), grad, kGradientLimit);
-  clear_correction();
+void ResidualState::renewed() {
+  if (feedback_) kernels::flush_stores();
+  now_ = next();
+  is_renewed_ = true;
+}
+
+void ResidualState::rewind() {
+  if (is_renewed_) now_ = next();
+  is_renewed_ = false;
 }
 
 void ResidualState::correct(std::uint64_t /*begin*/, std::span<float> /*values*/) const {}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -140,7 +141,8 @@ class PlainEngine final : public Engine {
   Status take_ready(std::size_t tensor, std::span<float> gradient);
   Status begin_if_due();
   Result<EngineStep> end_step();
-  /// Whether all gradients were in range.
+  /// After the mean, where no sparsifier did. False: a gradient is out of range; the step is then
+  /// taken back, on every rank alike.
   bool add_momentum();
   Status start_auto();
   /// Lets the autopilot look at the step that ended.
@@ -436,18 +438,19 @@ Result<EngineStep> PlainEngine::end_step() {
   if (!report) return tl::unexpected(report.error());
   in_step_ = false;
   EngineStep step{.step = step_,
-                  .finite = report->outcome == sync::Outcome::kDone,
+                  .finite = report->outcome == sync::Outcome::kDone && add_momentum(),
                   .sent = report->sent,
                   .promised = report->promised,
                   .exposed_us = report->exposed_us,
                   .unused = report->unused};
   if (options_.record_spans) spans_.assign(report->spans.begin(), report->spans.end());
-  if (velocity_ && !add_momentum()) step.finite = false;
   const Status audited = audit(*report);
-  ++step_;
   last_turn_ = now_.turn % now_.runtimes.size();
-  // A message that met NaN sends the same factors again: so do its program's others.
-  if (report->outcome == sync::Outcome::kDone) ++now_.turn;
+  // A step that does not count is as if it never was: random numbers and factors come again.
+  if (step.finite) {
+    ++step_;
+    ++now_.turn;
+  }
   const Time done = clock_.now();
   gradient_recorder_.end_step();
   recorder_.end_step(called, done);
@@ -460,14 +463,27 @@ Result<EngineStep> PlainEngine::end_step() {
 }
 
 bool PlainEngine::add_momentum() {
+  if (!velocity_) return true;
   Runtime& current = runtime();
-  bool finite = true;
-  for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+  const auto before = [&](std::uint32_t tensor) {
     const auto [message, member] = current.place_of(tensor);
-    const bool before = current.message(message).has_momentum(member);
-    finite = velocity_->apply(tensor, current.gradient(tensor), before) && finite;
+    return current.message(message).has_momentum(member);
+  };
+  // All are looked at before any is changed: the step counts for all tensors or for none.
+  bool fits = true;
+  for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (velocity_->fits(tensor, current.gradient(tensor), before(tensor))) continue;
+    std::ranges::fill(current.gradient(tensor), std::numeric_limits<float>::quiet_NaN());
+    fits = false;
   }
-  return finite;
+  if (!fits) {
+    current.rewind();
+    return false;
+  }
+  for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    velocity_->apply(tensor, current.gradient(tensor), before(tensor));
+  }
+  return true;
 }
 
 Status PlainEngine::audit(const engine::StepReport& report) {

@@ -419,6 +419,8 @@ Result<StepReport> Runtime::wait() {
     if (device_queue_.empty()) caller_changed_.wait(mutex_);
   }
   in_step_ = false;
+  // Outcomes are the same on every rank, and so is this.
+  if (report.outcome == sync::Outcome::kNonFinite) rewind();
   report.exposed_us = us(clock_.now() - called);
   report.sent = minus(fabric_.sent_bytes(), sent_before_);
   for (const auto& journey : journeys_) {
@@ -429,6 +431,10 @@ Result<StepReport> Runtime::wait() {
   if (counts_ || !options_.pipelining) report.furthest = furthest();
   report.spans = last_spans_;
   return report;
+}
+
+void Runtime::rewind() {
+  for (const auto& journey : journeys_) journey->message->rewind();
 }
 
 SentBytes Runtime::sent_by(const Turn& turn) const {

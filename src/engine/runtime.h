@@ -125,7 +125,11 @@ class Runtime {
   Status ready(std::uint32_t tensor, std::span<float> gradient);
   /// Does the device's codec work that is due.
   Status progress() GRADPRESS_EXCLUDES(mutex_);
+  /// A step that any message ended as kNonFinite is taken back in all of them.
   Result<StepReport> wait();
+  /// Takes back the step that was waited for last: all that messages keep is as it was before it,
+  /// bit for bit. Requires: nothing else was called since.
+  void rewind();
 
  private:
   struct Where {

@@ -151,14 +151,13 @@ Status Session::return_unused(EngineStep& step) {
   for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
     if ((*used)[i] != 0) continue;
     ++step.unused;
+    // A step that does not count delivered nothing.
+    if (!step.finite) continue;
     const std::span<float> mean = delivered_[i];
     if (std::ranges::all_of(mean, [](float value) { return value == 0.0F; })) continue;
     if (!votes(i)) {
       // Each rank keeps the mean: in sum what all of them had sent.
-      const Status status = engine_->add_residual(i, mean);
-      // A message that met NaN has left the residuals as they were.
-      if (status.code() == Code::kNonFinite) continue;
-      if (!status) return status;
+      if (Status status = engine_->add_residual(i, mean); !status) return status;
       step.rests = false;
     }
     std::ranges::fill(mean, 0.0F);

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "kernels/momentum.h"
 #include "kernels/vector.h"
 
 namespace gradpress::engine {
@@ -19,40 +17,44 @@ codec::MomentumOptions momentum_options(const MomentumCorrection& correction) {
 Velocity::Velocity(const MomentumCorrection& correction, std::uint32_t workers, std::size_t tensors)
     : correction_(correction), workers_(workers), velocity_(tensors), carried_(tensors) {}
 
-float Velocity::clip(std::span<const float> mean) const {
-  if (correction_.clip_norm == 0.0) return 1.0F;
+kernels::MomentumArgs Velocity::step_of(std::span<const float> mean) const {
+  kernels::MomentumArgs step{.momentum = static_cast<float>(correction_.momentum),
+                             .nesterov = correction_.nesterov};
+  if (correction_.clip_norm == 0.0) return step;
   const double norm = workers_ * std::sqrt(kernels::sum_squares(mean));
-  return norm > correction_.clip_norm ? static_cast<float>(correction_.clip_norm / norm) : 1.0F;
+  if (norm > correction_.clip_norm) {
+    step.grad_scale = static_cast<float>(correction_.clip_norm / norm);
+  }
+  return step;
 }
 
-bool Velocity::apply(std::size_t tensor, std::span<float> mean, bool before) {
-  Buffer<float>& carried = carried_[tensor];
-  // Raw options let NaN pass: looked at before anything is changed.
-  bool good = kernels::first_out_of_range(mean, kGradientLimit) == kernels::kAllInRange;
-  if (good && !before) {
+bool Velocity::fits(std::size_t tensor, std::span<const float> mean, bool before) const {
+  if (before) return true;
+  const std::span<const float> velocity = velocity_[tensor].span();
+  if (velocity.empty()) {
+    return kernels::first_out_of_range(mean, kGradientLimit) == kernels::kAllInRange;
+  }
+  return kernels::momentum_in_range(mean, velocity, step_of(mean), kGradientLimit);
+}
+
+void Velocity::apply(std::size_t tensor, std::span<float> mean, bool before) {
+  if (!before) {
     Buffer<float>& velocity = velocity_[tensor];
     if (velocity.empty()) velocity = Buffer<float>(mean.size());
-    const kernels::MomentumArgs step{.momentum = static_cast<float>(correction_.momentum),
-                                     .grad_scale = clip(mean),
-                                     .nesterov = correction_.nesterov};
-    good = kernels::momentum_in_range(mean, velocity.span(), step, kGradientLimit);
-    if (good && correction_.nesterov) {
+    const kernels::MomentumArgs step = step_of(mean);
+    if (correction_.nesterov) {
       sum_.resize(std::max(sum_.size(), mean.size()));
       const std::span<float> sum = std::span(sum_).first(mean.size());
       kernels::update_momentum(mean, velocity.span(), step, sum);
       std::ranges::copy(sum, mean.begin());
-    } else if (good) {
+    } else {
       kernels::update_momentum(mean, velocity.span(), step, {});
       std::ranges::copy(velocity.span(), mean.begin());
     }
   }
-  if (!good) {
-    std::ranges::fill(mean, std::numeric_limits<float>::quiet_NaN());
-    return false;
-  }
+  Buffer<float>& carried = carried_[tensor];
   if (!carried.empty()) kernels::add(mean, carried.span());
   carried = Buffer<float>();
-  return true;
 }
 
 void Velocity::set(std::size_t tensor, std::span<const float> momentum) {

@@ -12,6 +12,7 @@
 
 #include "base/buffer.h"
 #include "codec/momentum.h"
+#include "kernels/momentum.h"
 #include "sync/snapshot.h"
 
 namespace gradpress::engine {
@@ -24,11 +25,14 @@ class Velocity {
  public:
   Velocity(const MomentumCorrection& correction, std::uint32_t workers, std::size_t tensors);
 
+  /// Whether apply() stays in range: no element of the mean, nor of the momentum that it would
+  /// make, is of kGradientLimit or above. Where a sparsifier had the momentum already (`before`),
+  /// yes.
+  bool fits(std::size_t tensor, std::span<const float> mean, bool before) const;
   /// Turns a tensor's mean gradient into the update's direction, v ← μv + g or Nesterov's, and adds
-  /// what is carried; where a sparsifier had the momentum already (`before`), it adds that alone.
-  /// False: an element of the gradient is out of range. The gradient is NaN then, nothing else has
-  /// changed.
-  bool apply(std::size_t tensor, std::span<float> mean, bool before);
+  /// what is carried; where a sparsifier had the momentum already, it adds that alone.
+  /// Requires: fits().
+  void apply(std::size_t tensor, std::span<float> mean, bool before);
 
   /// The momentum of the mean; empty: none yet.
   std::span<const float> momentum(std::size_t tensor) const { return velocity_[tensor].span(); }
@@ -44,7 +48,7 @@ class Velocity {
   Status load(std::size_t tensor, std::size_t elements, sync::ByteReader& in);
 
  private:
-  float clip(std::span<const float> mean) const;
+  kernels::MomentumArgs step_of(std::span<const float> mean) const;
 
   const MomentumCorrection correction_;
   const std::uint32_t workers_;

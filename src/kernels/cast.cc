@@ -84,19 +84,20 @@ struct CastPass {
   RangeGuard guard;
   std::uint8_t* out;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t at, std::size_t count) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t at, std::size_t count) {
     if (count == kGroup) return pack(g, x, out + 2 * at);
     std::uint8_t padded[2 * kGroup];
     pack(g, x, padded);
     std::memcpy(out + 2 * at, padded, 2 * count);
   }
 
-  HWY_INLINE void pack(const float* g, float* x, std::uint8_t* to) {
+  HWY_INLINE void pack(const float* g, RenewedAt x, std::uint8_t* to) {
     for (std::size_t p = 0; p < kGroup; p += kLanes) {
-      const VF v = load_x<kFeedback>(guard, g + p, kFeedback ? x + p : nullptr);
+      const VF v = load_x<kFeedback>(guard, g + p, kFeedback ? x.from + p : nullptr);
       const V16 packed = Format::pack(v);
       store_bytes(D16(), packed, to + 2 * p);
-      if constexpr (kFeedback) hn::StoreU(hn::Sub(v, Format::unpack(packed)), DF(), x + p);
+      if constexpr (kFeedback)
+        store_kept(hn::Sub(v, Format::unpack(packed)), x.to + p, x.past_caches);
     }
   }
 };
@@ -104,11 +105,11 @@ struct CastPass {
 template <class Format>
 HWY_INLINE bool encode_cast(const FeedbackPass& from, std::uint8_t* out) {
   const auto run = [&]<bool kFeedback>(CastPass<Format, kFeedback> pass) HWY_ATTR {
-    each_group<kFeedback>(from.g.data(), from.kept(), from.g.size(), pass);
+    each_group<kFeedback, true>(from.g.data(), from.kept(), from.g.size(), pass);
     return pass.guard.all_in_range();
   };
-  return from.kept() != nullptr ? run(CastPass<Format, true>{RangeGuard(from.limit), out})
-                                : run(CastPass<Format, false>{RangeGuard(from.limit), out});
+  return from.has_feedback() ? run(CastPass<Format, true>{RangeGuard(from.limit), out})
+                             : run(CastPass<Format, false>{RangeGuard(from.limit), out});
 }
 
 template <class Format>

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/feedback.h"
 #include "kernels/group-inl.h"
 
 #if defined(GRADPRESS_KERNELS_FEEDBACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -40,28 +41,25 @@ HWY_INLINE VF load_x(RangeGuard& guard, const float* g, const float* residual) {
   return x;
 }
 
-/// x in a second look at a block: where the first look left it, or the gradient again. Elements out
-/// of range are not masked any more: without feedback nothing is made of such a payload.
-template <bool kFeedback>
-HWY_INLINE VF reload_x(const float* g, const float* x) {
-  return hn::LoadU(DF(), kFeedback ? x : g);
-}
-
 /// Calls pass.group(g, x, at, count) for every group of 16 of a block's `n` elements; the last one
-/// may count fewer, and then sees zero-padded copies. `x` is written back where there is feedback.
-template <bool kFeedback, class Pass>
-HWY_INLINE void each_group(const float* g, float* x, std::size_t n, Pass& pass) {
+/// may count fewer, and then sees zero-padded copies. Passes read x.from; one that `kKeeps` writes
+/// all of x.to, by store_kept().
+template <bool kFeedback, bool kKeeps, class Pass>
+HWY_INLINE void each_group(const float* g, RenewedAt x, std::size_t n, Pass& pass) {
+  x.past_caches = kFeedback && kKeeps && streams(x);
   std::size_t i = 0;
   for (; i + kGroup <= n; i += kGroup) {
     ask_ahead(g + i);
-    if constexpr (kFeedback) ask_ahead(x + i);
-    pass.group(g + i, kFeedback ? x + i : nullptr, i, kGroup);
+    if constexpr (kFeedback) ask_ahead(x.from + i);
+    pass.group(g + i, kFeedback ? x + i : x, i, kGroup);
   }
   if (i == n) return;
   const PaddedTail tail_g(g + i, n - i);
-  PaddedTail tail_x(kFeedback ? x + i : g, kFeedback ? n - i : 0);
-  pass.group(tail_g.values, tail_x.values, i, n - i);
-  if constexpr (kFeedback) std::memcpy(x + i, tail_x.values, (n - i) * sizeof(float));
+  PaddedTail tail_x(kFeedback ? x.from + i : g, kFeedback ? n - i : 0);
+  pass.group(tail_g.values, RenewedAt{.from = tail_x.values, .to = tail_x.values}, i, n - i);
+  if constexpr (kFeedback && kKeeps) {
+    std::memcpy(x.to + i, tail_x.values, (n - i) * sizeof(float));
+  }
 }
 
 /// Calls add.group(dst, at, count) for every group of 16; the last one may count fewer, and then

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/feedback.h"
 #include "kernels/random.h"
 
 #if defined(GRADPRESS_KERNELS_GROUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -47,6 +48,19 @@ inline constexpr std::size_t kAhead = 512;
 /// the end of a page and is late after it: passes that also compute take a fifth less time with
 /// this (docs/performance.md). The address is never read, so it may lie behind the end.
 HWY_INLINE void ask_ahead(const float* at) { hwy::Prefetch(at + kAhead); }
+
+/// Whether vectors from `to` on, each kLanes after the last, may be streamed.
+HWY_INLINE bool streams(RenewedAt x) {
+  return x.past_caches && reinterpret_cast<std::uintptr_t>(x.to) % (kLanes * sizeof(float)) == 0;
+}
+/// Stores a vector, past the caches if `past_caches`, which streams() has allowed.
+HWY_INLINE void store_kept(VF v, float* to, bool past_caches) {
+  if (past_caches) {
+    hn::Stream(v, DF(), to);
+  } else {
+    hn::StoreU(v, DF(), to);
+  }
+}
 
 /// Floats inside a payload, which may start at any byte.
 HWY_INLINE VF load_bytes(const std::byte* from) {

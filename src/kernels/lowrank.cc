@@ -41,8 +41,9 @@ struct RowsAt {
   std::size_t to_stride;
   const float* grad = nullptr;
   std::size_t grad_stride = 0;
-  float* tile = nullptr;  // kTileCols apart
-  std::size_t ahead = 0;  // from here to the same place in the next tile
+  float* tile = nullptr;     // kTileCols apart
+  std::size_t ahead = 0;     // from here to the same place in the next tile
+  bool past_caches = false;  // `to` is aligned and written past the caches
 };
 
 /// The bounds of a gradient, and whether all elements so far kept them.
@@ -78,7 +79,8 @@ HWY_INLINE void correct_groups(const RowsAt& at, const float* panel, const float
       for (std::size_t row = 0; row < kRows; ++row) {
         if (kGrad && p == 0 && group % 2 == 0) {
           hwy::Prefetch(at.grad + row * at.grad_stride + j + at.ahead);
-          hwy::Prefetch(at.to + row * at.to_stride + j + at.ahead);
+          hwy::Prefetch(at.from + row * at.from_stride + j + at.ahead);
+          if (!at.past_caches) hwy::Prefetch(at.to + row * at.to_stride + j + at.ahead);
         }
         V8 v = hn::LoadU(d, at.from + row * at.from_stride + j);
         for (std::size_t k = 0; k < kRanks; ++k) v = hn::Sub(v, hn::Mul(a[row][k], b[k]));
@@ -86,7 +88,11 @@ HWY_INLINE void correct_groups(const RowsAt& at, const float* panel, const float
           v = hn::Add(check.take(hn::LoadU(d, at.grad + row * at.grad_stride + j)), v);
           hn::StoreU(v, d, at.tile + row * kTileCols + j);
         }
-        hn::StoreU(v, d, at.to + row * at.to_stride + j);
+        if (at.past_caches) {
+          hn::Stream(v, d, at.to + row * at.to_stride + j);
+        } else {
+          hn::StoreU(v, d, at.to + row * at.to_stride + j);
+        }
       }
     }
   }
@@ -383,6 +389,9 @@ HWY_INLINE bool project(const ProjectPass& pass, std::size_t rows_at_once, float
   const auto [rows, cols] = pass.size;
   const PanelShape shape(cols, pass.sent.rank);
   const bool feedback = !pass.stored.empty();
+  const bool past_caches =
+      pass.stored.past_caches && cols % kWide == 0 &&
+      reinterpret_cast<std::uintptr_t>(pass.stored.to.data()) % (kWide * sizeof(float)) == 0;
   RangeCheck check(pass.limit);
   alignas(64) float tile[kMostTileRows * kTileCols] = {};
   for (std::size_t row0 = 0; row0 < rows; row0 += rows_at_once) {
@@ -396,15 +405,15 @@ HWY_INLINE bool project(const ProjectPass& pass, std::size_t rows_at_once, float
       const std::size_t offset = row0 * cols + col0;
       const float* const grad = pass.grad.data() + offset;
       if (feedback) {
-        float* const x = pass.stored.data() + offset;
-        const RowsAt at{.from = x,
+        const RowsAt at{.from = pass.stored.from.data() + offset,
                         .from_stride = cols,
-                        .to = x,
+                        .to = pass.stored.to.data() + offset,
                         .to_stride = cols,
                         .grad = grad,
                         .grad_stride = cols,
                         .tile = tile,
-                        .ahead = cols - col0 >= 2 * kTileCols ? kTileCols : 0};
+                        .ahead = cols - col0 >= 2 * kTileCols ? kTileCols : 0,
+                        .past_caches = past_caches};
         correct_tile<true>(at, pass.sent.right_panels, shape, left_block, col0 / kWide, count,
                            width, check);
       } else {

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/feedback.h"
+
 namespace gradpress::kernels {
 
 /// The most rows that a pass forms at once; sizes its scratch.
@@ -35,13 +37,13 @@ void subtract_product(const ThinProduct& product, MatrixSize size, std::size_t b
                       std::span<float> values);
 
 /// What a projecting pass reads and writes. X is what it projects:
-/// with `stored`, in place, stored ← X = grad + (stored − sent); without, X = grad.
+/// with `stored`, stored ← X = grad + (stored − sent); without, X = grad.
 /// Elements of grad that are NaN or of magnitude `limit` and above count as zero.
 struct ProjectPass {
   MatrixSize size;
   std::span<const float> grad;
-  std::span<float> stored;  ///< as many as grad, or empty
-  ThinProduct sent;         ///< used with stored only
+  Renewal stored;    ///< as many as grad, or empty
+  ThinProduct sent;  ///< used with stored only
   float limit = 0.0F;
 };
 

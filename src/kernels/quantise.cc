@@ -37,9 +37,9 @@ struct NextBlock {
     if (block <= kMostFetched && n - begin >= 2 * block) ahead = block;
   }
   template <bool kFeedback>
-  HWY_INLINE void fetch(const float* g, const float* x) const {
+  HWY_INLINE void fetch(const float* g, RenewedAt x) const {
     hwy::Prefetch(g + ahead);
-    if constexpr (kFeedback) hwy::Prefetch(x + ahead);
+    if constexpr (kFeedback) hwy::Prefetch(x.from + ahead);
   }
 
  private:
@@ -53,10 +53,9 @@ struct PeakPass {
   RangeGuard guard;
   VF peak = hn::Zero(DF());
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t /*at*/, std::size_t /*count*/) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t /*at*/, std::size_t /*count*/) {
     for (std::size_t p = 0; p < kGroup; p += kLanes) {
-      const VF v = load_x<kFeedback>(guard, g + p, kFeedback ? x + p : nullptr);
-      if constexpr (kFeedback) hn::StoreU(v, DF(), x + p);
+      const VF v = load_x<kFeedback>(guard, g + p, kFeedback ? x.from + p : nullptr);
       peak = hn::Max(peak, hn::Abs(v));
     }
   }
@@ -64,11 +63,12 @@ struct PeakPass {
 
 template <bool kFeedback>
 struct Int8Pass {
+  RangeGuard guard;
   VF inverse, scale;
   NextBlock next;
   std::uint8_t* codes;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t at, std::size_t count) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t at, std::size_t count) {
     next.template fetch<kFeedback>(g, x);
     if (count == kGroup) return quantise(g, x, codes + at);
     std::uint8_t padded[kGroup];
@@ -76,18 +76,18 @@ struct Int8Pass {
     std::memcpy(codes + at, padded, count);
   }
 
-  HWY_INLINE void quantise(const float* g, float* x, std::uint8_t* to) {
+  HWY_INLINE void quantise(const float* g, RenewedAt x, std::uint8_t* to) {
     // Adding 1.5 · 2^23 rounds to a whole number, ties to even, whatever the target's conversions
     // do.
     const VF magic = hn::Set(DF(), 0x1.8p23F);
     for (std::size_t p = 0; p < kGroup; p += kLanes) {
-      const VF v = reload_x<kFeedback>(g + p, kFeedback ? x + p : nullptr);
+      const VF v = load_x<kFeedback>(guard, g + p, kFeedback ? x.from + p : nullptr);
       const VF shifted = hn::Add(hn::Mul(v, inverse), magic);
       const VI code = hn::Sub(hn::BitCast(DI(), shifted), hn::BitCast(DI(), magic));
       store_bytes(DU8(), hn::BitCast(DU8(), hn::DemoteTo(DI8(), code)), to + p);
       if constexpr (kFeedback) {
         const VF value = hn::Mul(hn::Sub(shifted, magic), scale);
-        hn::StoreU(hn::Sub(v, value), DF(), x + p);
+        store_kept(hn::Sub(v, value), x.to + p, x.past_caches);
       }
     }
   }
@@ -102,17 +102,18 @@ HWY_INLINE bool encode_int8_blocks(const FeedbackPass& from, const BlockPayload&
   for (std::size_t begin = 0; begin < n; begin += out.block) {
     const std::size_t count = std::min(out.block, n - begin);
     const float* const g = from.g.data() + begin;
-    float* const x = kFeedback ? from.kept() + begin : nullptr;
+    const RenewedAt x = from.kept(begin);
     first.peak = hn::Zero(d);
-    each_group<kFeedback>(g, x, count, first);
+    each_group<kFeedback, false>(g, x, count, first);
     const float peak = hn::GetLane(hn::MaxOfLanes(d, first.peak));
     const bool sent = peak >= kLeastScale;
     const float scale = sent ? peak / 127.0F : 0.0F;
-    Int8Pass<kFeedback> second{.inverse = hn::Set(d, sent ? 127.0F / peak : 0.0F),
+    Int8Pass<kFeedback> second{.guard = RangeGuard(from.limit),
+                               .inverse = hn::Set(d, sent ? 127.0F / peak : 0.0F),
                                .scale = hn::Set(d, scale),
                                .next = NextBlock(begin, out.block, n),
                                .codes = bytes_of(out.codes) + begin};
-    each_group<kFeedback>(g, x, count, second);
+    each_group<kFeedback, true>(g, x, count, second);
     std::memcpy(scales, &scale, sizeof scale);
     scales += sizeof scale;
   }
@@ -120,8 +121,8 @@ HWY_INLINE bool encode_int8_blocks(const FeedbackPass& from, const BlockPayload&
 }
 
 bool encode_int8_kernel(const FeedbackPass& from, const BlockPayload& out) {
-  return from.kept() != nullptr ? encode_int8_blocks<true>(from, out)
-                                : encode_int8_blocks<false>(from, out);
+  return from.has_feedback() ? encode_int8_blocks<true>(from, out)
+                             : encode_int8_blocks<false>(from, out);
 }
 
 // ---------------------------------------------------------------- qsgd
@@ -131,11 +132,10 @@ struct SquaresPass {
   RangeGuard guard;
   LaneSums sums;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t /*at*/, std::size_t /*count*/) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t /*at*/, std::size_t /*count*/) {
     for (std::size_t p = 0; p < kParts; ++p) {
       const std::size_t lane = p * kLanes;
-      const VF v = load_x<kFeedback>(guard, g + lane, kFeedback ? x + lane : nullptr);
-      if constexpr (kFeedback) hn::StoreU(v, DF(), x + lane);
+      const VF v = load_x<kFeedback>(guard, g + lane, kFeedback ? x.from + lane : nullptr);
       sums.add(p, hn::Mul(v, v));
     }
   }
@@ -144,12 +144,13 @@ struct SquaresPass {
 /// The squares of a block so small that they would underflow: of x · 2^60, after the first look.
 template <bool kFeedback>
 struct LiftedSquaresPass {
+  RangeGuard guard;
   LaneSums sums;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t /*at*/, std::size_t /*count*/) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t /*at*/, std::size_t /*count*/) {
     for (std::size_t p = 0; p < kParts; ++p) {
       const std::size_t lane = p * kLanes;
-      const VF v = reload_x<kFeedback>(g + lane, kFeedback ? x + lane : nullptr);
+      const VF v = load_x<kFeedback>(guard, g + lane, kFeedback ? x.from + lane : nullptr);
       const VF lifted = hn::Mul(v, hn::Set(DF(), 0x1.0p60F));
       sums.add(p, hn::Mul(lifted, lifted));
     }
@@ -158,24 +159,24 @@ struct LiftedSquaresPass {
 
 /// Σ over the block, float sums of kSumBlock elements added in double.
 template <bool kFeedback, class Pass>
-HWY_INLINE double sum_block(const float* g, float* x, std::size_t n, Pass& pass) {
+HWY_INLINE double sum_block(const float* g, RenewedAt x, std::size_t n, Pass& pass) {
   double total = 0.0;
   for (std::size_t begin = 0; begin < n; begin += kSumBlock) {
     pass.sums = LaneSums();
-    each_group<kFeedback>(g + begin, kFeedback ? x + begin : nullptr,
-                          std::min(kSumBlock, n - begin), pass);
+    each_group<kFeedback, false>(g + begin, kFeedback ? x + begin : x,
+                                 std::min(kSumBlock, n - begin), pass);
     total += pass.sums.total();
   }
   return total;
 }
 
 template <bool kFeedback>
-HWY_INLINE float block_norm(const float* g, float* x, std::size_t n,
+HWY_INLINE float block_norm(const float* g, RenewedAt x, std::size_t n,
                             SquaresPass<kFeedback>& first) {
   const double squares = sum_block<kFeedback>(g, x, n, first);
   // Above this, all squares that underflowed together are less than rounding.
   if (squares >= 0x1.0p-60) return static_cast<float>(std::sqrt(squares));
-  LiftedSquaresPass<kFeedback> again{.sums = {}};
+  LiftedSquaresPass<kFeedback> again{.guard = first.guard, .sums = {}};
   return static_cast<float>(std::sqrt(sum_block<kFeedback>(g, x, n, again)) * 0x1.0p-60);
 }
 
@@ -255,13 +256,14 @@ HWY_INLINE void get_codes(const std::uint8_t* in, std::size_t index, std::size_t
 
 template <bool kFeedback, unsigned kBits>
 struct QsgdPass {
+  RangeGuard guard;
   VF ratio, step;
   RandomStream random;
   NextBlock next;
   std::size_t begin;  // of the block
   std::uint8_t* out;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t at, std::size_t count) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t at, std::size_t count) {
     next.template fetch<kFeedback>(g, x);
     const std::size_t index = begin + at;
     if (kBits == 8 && count == kGroup) return quantise(g, x, index, out + index);
@@ -274,14 +276,15 @@ struct QsgdPass {
     }
   }
 
-  HWY_INLINE void quantise(const float* g, float* x, std::size_t index, std::uint8_t* to) {
+  HWY_INLINE void quantise(const float* g, RenewedAt x, std::size_t index, std::uint8_t* to) {
     const DF d;
     const VF top = hn::Set(d, static_cast<float>((1U << (kBits - 1)) - 1));
     VF x_part[kParts];
     VF level[kParts];
     random.uniforms(index, level);
     for (std::size_t p = 0; p < kParts; ++p) {
-      x_part[p] = reload_x<kFeedback>(g + p * kLanes, kFeedback ? x + p * kLanes : nullptr);
+      x_part[p] =
+          load_x<kFeedback>(guard, g + p * kLanes, kFeedback ? x.from + p * kLanes : nullptr);
       level[p] = hn::Add(hn::Mul(hn::Abs(x_part[p]), ratio), level[p]);
     }
     for (std::size_t p = 0; p < kParts; ++p) {
@@ -292,7 +295,7 @@ struct QsgdPass {
       store_bytes(DU8(), hn::BitCast(DU8(), hn::DemoteTo(DI8(), code)), to + p * kLanes);
       if constexpr (kFeedback) {
         const VF value = hn::Mul(hn::ConvertTo(d, code), step);
-        hn::StoreU(hn::Sub(x_part[p], value), d, x + p * kLanes);
+        store_kept(hn::Sub(x_part[p], value), x.to + p * kLanes, x.past_caches);
       }
     }
   }
@@ -310,17 +313,18 @@ HWY_INLINE bool encode_qsgd_blocks(const FeedbackPass& from, RandomKey key,
   for (std::size_t begin = 0; begin < n; begin += out.block) {
     const std::size_t count = std::min(out.block, n - begin);
     const float* const g = from.g.data() + begin;
-    float* const x = kFeedback ? from.kept() + begin : nullptr;
+    const RenewedAt x = from.kept(begin);
     const float measured = block_norm<kFeedback>(g, x, count, first);
     const bool sent = measured >= kLeastScale;
     const float norm = sent ? measured : 0.0F;
-    QsgdPass<kFeedback, kBits> second{.ratio = hn::Set(d, sent ? kTop / norm : 0.0F),
+    QsgdPass<kFeedback, kBits> second{.guard = RangeGuard(from.limit),
+                                      .ratio = hn::Set(d, sent ? kTop / norm : 0.0F),
                                       .step = hn::Set(d, norm / kTop),
                                       .random = random,
                                       .next = NextBlock(begin, out.block, n),
                                       .begin = begin,
                                       .out = bytes_of(out.codes)};
-    each_group<kFeedback>(g, x, count, second);
+    each_group<kFeedback, true>(g, x, count, second);
     std::memcpy(scales, &norm, sizeof norm);
     scales += sizeof norm;
   }
@@ -329,8 +333,8 @@ HWY_INLINE bool encode_qsgd_blocks(const FeedbackPass& from, RandomKey key,
 
 template <unsigned kBits>
 HWY_INLINE bool encode_qsgd_bits(const FeedbackPass& from, RandomKey key, const BlockPayload& out) {
-  return from.kept() != nullptr ? encode_qsgd_blocks<true, kBits>(from, key, out)
-                                : encode_qsgd_blocks<false, kBits>(from, key, out);
+  return from.has_feedback() ? encode_qsgd_blocks<true, kBits>(from, key, out)
+                             : encode_qsgd_blocks<false, kBits>(from, key, out);
 }
 
 bool encode_qsgd_kernel(const FeedbackPass& from, RandomKey key, unsigned bits,
@@ -412,21 +416,21 @@ struct NaturalPass {
   RandomStream random;
   std::uint8_t* out;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t at, std::size_t count) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t at, std::size_t count) {
     if (count == kGroup) return quantise(g, x, at, out + at);
     std::uint8_t padded[kGroup];
     quantise(g, x, at, padded);
     std::memcpy(out + at, padded, count);
   }
 
-  HWY_INLINE void quantise(const float* g, float* x, std::size_t index, std::uint8_t* to) {
+  HWY_INLINE void quantise(const float* g, RenewedAt x, std::size_t index, std::uint8_t* to) {
     const DU du;
     const DI di;
     VU word[kParts];
     random.words(index, word);
     for (std::size_t p = 0; p < kParts; ++p) {
-      float* const kept = kFeedback ? x + p * kLanes : nullptr;
-      const VF v = load_x<kFeedback>(guard, g + p * kLanes, kept);
+      const RenewedAt kept = kFeedback ? x + p * kLanes : x;
+      const VF v = load_x<kFeedback>(guard, g + p * kLanes, kept.from);
       const VU dither = hn::And(word[p], hn::Set(du, 0x7FFFFFU));
       const VU carried = hn::Add(hn::BitCast(du, hn::Abs(v)), dither);
       const VI exponent = hn::BitCast(di, hn::ShiftRight<23>(carried));
@@ -435,7 +439,8 @@ struct NaturalPass {
       const VU sign = hn::And(hn::BitCast(du, v), hn::Set(du, 0x80000000U));
       const VI byte = hn::Or(code, hn::BitCast(di, hn::ShiftRight<24>(sign)));
       store_bytes(DU8(), hn::DemoteTo(DU8(), byte), to + p * kLanes);
-      if constexpr (kFeedback) hn::StoreU(hn::Sub(v, power_of_two(code, sign)), DF(), kept);
+      if constexpr (kFeedback)
+        store_kept(hn::Sub(v, power_of_two(code, sign)), kept.to, kept.past_caches);
     }
   }
 };
@@ -443,13 +448,13 @@ struct NaturalPass {
 template <bool kFeedback>
 HWY_INLINE bool encode_natural_all(const FeedbackPass& from, RandomKey key, std::uint8_t* out) {
   NaturalPass<kFeedback> pass{RangeGuard(from.limit), RandomStream(key), out};
-  each_group<kFeedback>(from.g.data(), from.kept(), from.g.size(), pass);
+  each_group<kFeedback, true>(from.g.data(), from.kept(), from.g.size(), pass);
   return pass.guard.all_in_range();
 }
 
 bool encode_natural_kernel(const FeedbackPass& from, RandomKey key, std::uint8_t* out) {
-  return from.kept() != nullptr ? encode_natural_all<true>(from, key, out)
-                                : encode_natural_all<false>(from, key, out);
+  return from.has_feedback() ? encode_natural_all<true>(from, key, out)
+                             : encode_natural_all<false>(from, key, out);
 }
 
 struct NaturalAdd {

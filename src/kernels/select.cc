@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 
 #undef HWY_TARGET_INCLUDE
@@ -32,7 +33,7 @@ struct ScanPass {
         flip(hn::Set(DU(), args.key.flip)) {}
 
   /// Sixteen elements; returns a bit for each that reaches the threshold.
-  HWY_INLINE std::uint32_t group(const float* g, float* x) {
+  HWY_INLINE std::uint32_t group(const float* g, RenewedAt x) {
     const DF d;
     const DU du;
     std::uint32_t bits = 0;
@@ -42,8 +43,8 @@ struct ScanPass {
       worst = hn::Or(worst, hn::IfThenZeroElse(fine, hn::Set(d, -1.0F)));
       VF v = hn::IfThenElseZero(fine, raw);
       if constexpr (kFeedback) {
-        v = hn::Add(v, hn::LoadU(d, x + p * kLanes));
-        hn::StoreU(v, d, x + p * kLanes);
+        v = hn::Add(v, hn::LoadU(d, x.from + p * kLanes));
+        store_kept(v, x.to + p * kLanes, x.past_caches);
       }
       const VF key = hn::BitCast(d, hn::Xor(hn::And(hn::BitCast(du, v), mask), flip));
       sums.add(p, key);
@@ -71,19 +72,20 @@ HWY_INLINE std::uint32_t* append_positions(std::uint64_t word, std::uint32_t fir
 }
 
 template <bool kFeedback>
-HWY_INLINE std::size_t scan_block(const float* g, float* x, std::size_t n, const ScanArgs& args,
+HWY_INLINE std::size_t scan_block(const float* g, RenewedAt x, std::size_t n, const ScanArgs& args,
                                   std::uint32_t* index, float* value, ScanTotals* totals) {
   constexpr std::size_t kWord = 64;
   const DF d;
   std::uint64_t words[kScanBlock / kWord];
   ScanPass<kFeedback> pass(args);
+  x.past_caches = kFeedback && streams(x);
   std::size_t i = 0;
   for (; i + kWord <= n; i += kWord) {
     std::uint64_t word = 0;
     for (std::size_t at = 0; at < kWord; at += kGroup) {
       ask_ahead(g + i + at);
-      if constexpr (kFeedback) ask_ahead(x + i + at);
-      const std::uint64_t bits = pass.group(g + i + at, kFeedback ? x + i + at : nullptr);
+      if constexpr (kFeedback) ask_ahead(x.from + i + at);
+      const std::uint64_t bits = pass.group(g + i + at, kFeedback ? x + (i + at) : x);
       word |= bits << at;
     }
     words[i / kWord] = word;
@@ -93,9 +95,10 @@ HWY_INLINE std::size_t scan_block(const float* g, float* x, std::size_t n, const
     for (std::size_t at = 0; i + at < n; at += kGroup) {
       const std::size_t rest = std::min(kGroup, n - i - at);
       const PaddedTail tail_g(g + i + at, rest);
-      PaddedTail tail_x(kFeedback ? x + i + at : g, kFeedback ? rest : 0);
-      const std::uint64_t bits = pass.group(tail_g.values, tail_x.values);
-      if constexpr (kFeedback) std::memcpy(x + i + at, tail_x.values, rest * sizeof(float));
+      PaddedTail tail_x(kFeedback ? x.from + i + at : g, kFeedback ? rest : 0);
+      const std::uint64_t bits =
+          pass.group(tail_g.values, RenewedAt{.from = tail_x.values, .to = tail_x.values});
+      if constexpr (kFeedback) std::memcpy(x.to + i + at, tail_x.values, rest * sizeof(float));
       // Padding is zero, and zero reaches a threshold of zero.
       word |= (bits & ((std::uint64_t{1} << rest) - 1)) << at;
     }
@@ -107,22 +110,30 @@ HWY_INLINE std::size_t scan_block(const float* g, float* x, std::size_t n, const
                            args.first_index + static_cast<std::uint32_t>(begin), end);
   }
   const auto count = static_cast<std::size_t>(end - index);
-  const float* const from = kFeedback ? x : g;
-  for (std::size_t j = 0; j < count; ++j) value[j] = from[index[j] - args.first_index];
+  if (x.past_caches) {
+    // What was streamed would have to come back from memory: its summands are still cached.
+    for (std::size_t j = 0; j < count; ++j) {
+      const std::size_t at = index[j] - args.first_index;
+      value[j] = (std::fabs(g[at]) < args.limit ? g[at] : 0.0F) + x.from[at];
+    }
+  } else {
+    const float* const from = kFeedback ? x.to : g;
+    for (std::size_t j = 0; j < count; ++j) value[j] = from[index[j] - args.first_index];
+  }
   totals->sum += pass.sums.total();
   totals->largest = std::max(totals->largest, hn::GetLane(hn::MaxOfLanes(d, pass.largest)));
   totals->in_range = totals->in_range && hn::AllTrue(d, hn::Eq(pass.worst, hn::Zero(d)));
   return count;
 }
 
-std::size_t scan_add_kernel(const float* g, float* x, std::size_t n, const ScanArgs& args,
+std::size_t scan_add_kernel(const float* g, RenewedAt x, std::size_t n, const ScanArgs& args,
                             std::uint32_t* index, float* value, ScanTotals* totals) {
   return scan_block<true>(g, x, n, args, index, value, totals);
 }
 
 std::size_t scan_kernel(const float* g, std::size_t n, const ScanArgs& args, std::uint32_t* index,
                         float* value, ScanTotals* totals) {
-  return scan_block<false>(g, nullptr, n, args, index, value, totals);
+  return scan_block<false>(g, RenewedAt{}, n, args, index, value, totals);
 }
 
 }  // namespace gradpress::kernels::HWY_NAMESPACE
@@ -134,9 +145,9 @@ namespace gradpress::kernels {
 HWY_EXPORT(scan_add_kernel);
 HWY_EXPORT(scan_kernel);
 
-std::size_t scan_add(std::span<const float> g, std::span<float> x, const ScanArgs& args,
+std::size_t scan_add(std::span<const float> g, const Renewal& x, const ScanArgs& args,
                      std::span<std::uint32_t> index, std::span<float> value, ScanTotals& totals) {
-  return HWY_DYNAMIC_DISPATCH(scan_add_kernel)(g.data(), x.data(), g.size(), args, index.data(),
+  return HWY_DYNAMIC_DISPATCH(scan_add_kernel)(g.data(), pointers(x), g.size(), args, index.data(),
                                                value.data(), &totals);
 }
 std::size_t scan(std::span<const float> g, const ScanArgs& args, std::span<std::uint32_t> index,

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/feedback.h"
+
 namespace gradpress::kernels {
 
 /// How an element becomes the key that selection compares: bits of a float that is zero or positive
@@ -47,9 +49,9 @@ struct ScanTotals {
 /// In ONE pass: x ← g + x, totals of the new x, and (index, value) of each element whose key
 /// reaches the threshold, in ascending order. Returns how many those are.
 ///
-/// Requires: g.size() == x.size() <= kScanBlock; index.size() >= g.size() + kScanSlack;
+/// Requires: as many in x as in g, at most kScanBlock; index.size() >= g.size() + kScanSlack;
 /// value.size() >= g.size(); first_index + g.size() <= 2^32.
-std::size_t scan_add(std::span<const float> g, std::span<float> x, const ScanArgs& args,
+std::size_t scan_add(std::span<const float> g, const Renewal& x, const ScanArgs& args,
                      std::span<std::uint32_t> index, std::span<float> value, ScanTotals& totals);
 
 /// The same of g alone.

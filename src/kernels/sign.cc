@@ -21,7 +21,7 @@ struct SignPass {
 
   /// Sixteen elements; returns their sign bits. `active` of them count, the others are padding.
   template <bool kWhole>
-  HWY_INLINE std::uint32_t group(const float* g, float* x, std::size_t active) {
+  HWY_INLINE std::uint32_t group(const float* g, RenewedAt x, std::size_t active) {
     const DF d;
     std::uint32_t bits = 0;
     for (std::size_t p = 0; p < kParts; ++p) {
@@ -30,14 +30,14 @@ struct SignPass {
       worst = hn::Or(worst, hn::IfThenZeroElse(fine, hn::Set(d, -1.0F)));
       VF v = hn::IfThenElseZero(fine, raw);
       if constexpr (kFeedback) {
-        const VF old = hn::LoadU(d, x + p * kLanes);
+        const VF old = hn::LoadU(d, x.from + p * kLanes);
         v = hn::Add(v, hn::Sub(old, by_sign(old, sent_negative, sent_positive)));
       }
       if constexpr (!kWhole) {
         const std::size_t done = p * kLanes;
         v = hn::IfThenElseZero(hn::FirstN(d, active > done ? active - done : 0), v);
       }
-      if constexpr (kFeedback) hn::StoreU(v, d, x + p * kLanes);
+      if constexpr (kFeedback) store_kept(v, x.to + p * kLanes, x.past_caches);
       positive.add(p, hn::Max(v, hn::Zero(d)));
       negative.add(p, hn::Min(v, hn::Zero(d)));
       bits |= mask_bits(sign_mask(v)) << (p * kLanes);
@@ -47,7 +47,7 @@ struct SignPass {
 };
 
 template <bool kFeedback>
-HWY_INLINE SignSums encode_all(const float* g, float* x, std::size_t n, SignLevels sent,
+HWY_INLINE SignSums encode_all(const float* g, RenewedAt x, std::size_t n, SignLevels sent,
                                float limit, std::uint8_t* bits) {
   const DF d;
   SignSums sums;
@@ -59,14 +59,15 @@ HWY_INLINE SignSums encode_all(const float* g, float* x, std::size_t n, SignLeve
                              .bound = hn::Set(d, limit),
                              .positive = {},
                              .negative = {}};
-    float* const stored = kFeedback ? x + begin : nullptr;
+    RenewedAt stored = kFeedback ? x + begin : x;
+    stored.past_caches = kFeedback && streams(stored);
     std::uint32_t negatives = 0;
     std::size_t i = 0;
     for (; i + kGroup <= count; i += kGroup) {
       ask_ahead(g + begin + i);
-      if constexpr (kFeedback) ask_ahead(stored + i);
+      if constexpr (kFeedback) ask_ahead(stored.from + i);
       const std::uint32_t word =
-          pass.template group<true>(g + begin + i, kFeedback ? stored + i : nullptr, kGroup);
+          pass.template group<true>(g + begin + i, kFeedback ? stored + i : stored, kGroup);
       negatives += static_cast<std::uint32_t>(std::popcount(word));
       const auto packed = static_cast<std::uint16_t>(word);
       std::memcpy(bits + (begin + i) / 8, &packed, sizeof packed);
@@ -74,9 +75,10 @@ HWY_INLINE SignSums encode_all(const float* g, float* x, std::size_t n, SignLeve
     if (i < count) {
       const std::size_t rest = count - i;
       const PaddedTail tail_g(g + begin + i, rest);
-      PaddedTail tail_x(kFeedback ? stored + i : g, kFeedback ? rest : 0);
-      const std::uint32_t word = pass.template group<false>(tail_g.values, tail_x.values, rest);
-      if constexpr (kFeedback) std::memcpy(stored + i, tail_x.values, rest * sizeof(float));
+      PaddedTail tail_x(kFeedback ? stored.from + i : g, kFeedback ? rest : 0);
+      const std::uint32_t word = pass.template group<false>(
+          tail_g.values, RenewedAt{.from = tail_x.values, .to = tail_x.values}, rest);
+      if constexpr (kFeedback) std::memcpy(stored.to + i, tail_x.values, rest * sizeof(float));
       negatives += static_cast<std::uint32_t>(std::popcount(word));
       for (std::size_t byte = 0; byte * 8 < rest; ++byte) {
         bits[(begin + i) / 8 + byte] = static_cast<std::uint8_t>(word >> (8 * byte));
@@ -91,13 +93,13 @@ HWY_INLINE SignSums encode_all(const float* g, float* x, std::size_t n, SignLeve
   return sums;
 }
 
-SignSums encode_feedback_kernel(const float* g, float* x, std::size_t n, SignLevels sent,
+SignSums encode_feedback_kernel(const float* g, RenewedAt x, std::size_t n, SignLevels sent,
                                 float limit, std::uint8_t* bits) {
   return encode_all<true>(g, x, n, sent, limit, bits);
 }
 
 SignSums encode_plain_kernel(const float* g, std::size_t n, float limit, std::uint8_t* bits) {
-  return encode_all<false>(g, nullptr, n, SignLevels{}, limit, bits);
+  return encode_all<false>(g, RenewedAt{}, n, SignLevels{}, limit, bits);
 }
 
 void subtract_levels_kernel(float* x, std::size_t n, SignLevels sent) {
@@ -160,9 +162,9 @@ const std::uint8_t* raw(std::span<const std::byte> bytes) {
 }
 }  // namespace
 
-SignSums encode_signs(std::span<const float> g, std::span<float> x, SignLevels sent, float limit,
+SignSums encode_signs(std::span<const float> g, const Renewal& x, SignLevels sent, float limit,
                       std::span<std::byte> bits) {
-  return HWY_DYNAMIC_DISPATCH(encode_feedback_kernel)(g.data(), x.data(), g.size(), sent, limit,
+  return HWY_DYNAMIC_DISPATCH(encode_feedback_kernel)(g.data(), pointers(x), g.size(), sent, limit,
                                                       raw(bits));
 }
 SignSums encode_signs(std::span<const float> g, float limit, std::span<std::byte> bits) {

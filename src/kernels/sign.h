@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/feedback.h"
+
 namespace gradpress::kernels {
 
 /// What one encode pass learned on the way.
@@ -26,8 +28,8 @@ struct SignLevels {
 /// last step's sum and `sent` what the payload then carried for each sign, so the residual itself
 /// is never stored. Elements of g out of range count as zero, which leaves their residual whole.
 ///
-/// Requires: x.size() == g.size(); bits.size() == ⌈n/8⌉ (bits past n are cleared).
-SignSums encode_signs(std::span<const float> g, std::span<float> x, SignLevels sent, float limit,
+/// Requires: as many in x as in g; bits.size() == ⌈n/8⌉ (bits past n are cleared).
+SignSums encode_signs(std::span<const float> g, const Renewal& x, SignLevels sent, float limit,
                       std::span<std::byte> bits);
 
 /// The same without a residual: the signs and sums of g.

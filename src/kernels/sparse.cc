@@ -13,24 +13,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradpress::kernels::HWY_NAMESPACE {
 
-bool add_in_range_kernel(const float* g, float* x, std::size_t n, float limit) {
+bool add_in_range_kernel(const float* g, RenewedAt x, std::size_t n, float limit) {
   const DF d;
   const VF bound = hn::Set(d, limit);
+  const bool past_caches = streams(x);
   VF worst = hn::Zero(d);
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     ask_ahead(g + i);
-    ask_ahead(x + i);
+    ask_ahead(x.from + i);
     const VF raw = hn::LoadU(d, g + i);
     const MF fine = hn::Lt(hn::Abs(raw), bound);
     worst = hn::Or(worst, hn::IfThenZeroElse(fine, hn::Set(d, -1.0F)));
-    hn::StoreU(hn::Add(hn::IfThenElseZero(fine, raw), hn::LoadU(d, x + i)), d, x + i);
+    store_kept(hn::Add(hn::IfThenElseZero(fine, raw), hn::LoadU(d, x.from + i)), x.to + i,
+               past_caches);
   }
   bool fine = hn::AllTrue(d, hn::Eq(worst, hn::Zero(d)));
   for (; i < n; ++i) {
     const bool good = std::fabs(g[i]) < limit;
     fine = fine && good;
-    x[i] = (good ? g[i] : 0.0F) + x[i];
+    x.to[i] = (good ? g[i] : 0.0F) + x.from[i];
   }
   return fine;
 }
@@ -69,8 +71,8 @@ void scatter(std::span<const std::byte> indices, std::span<float> to, Visit visi
 
 }  // namespace
 
-bool add_in_range(std::span<const float> g, std::span<float> x, float limit) {
-  return HWY_DYNAMIC_DISPATCH(add_in_range_kernel)(g.data(), x.data(), g.size(), limit);
+bool add_in_range(std::span<const float> g, const Renewal& x, float limit) {
+  return HWY_DYNAMIC_DISPATCH(add_in_range_kernel)(g.data(), pointers(x), g.size(), limit);
 }
 
 bool indices_valid(std::span<const std::byte> indices, std::uint64_t n) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/feedback.h"
 #include "kernels/random.h"
 
 namespace gradpress::kernels {
@@ -43,7 +44,7 @@ class Strata {
 
 /// x ← g + x, elements of g that are NaN or of magnitude `limit` and above counting as zero.
 /// Returns whether there were none. Requires: equal sizes.
-bool add_in_range(std::span<const float> g, std::span<float> x, float limit);
+bool add_in_range(std::span<const float> g, const Renewal& x, float limit);
 
 /// Whether `indices` (u32 at any alignment) ascend strictly and stay below n.
 bool indices_valid(std::span<const std::byte> indices, std::uint64_t n);

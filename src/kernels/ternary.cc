@@ -22,11 +22,10 @@ struct SpreadPass {
   VF origin = hn::Zero(DF());
   LaneSums sums, squares;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t /*at*/, std::size_t count) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t /*at*/, std::size_t count) {
     for (std::size_t p = 0; p < kParts; ++p) {
       const std::size_t lane = p * kLanes;
-      const VF v = load_x<kFeedback>(guard, g + lane, kFeedback ? x + lane : nullptr);
-      if constexpr (kFeedback) hn::StoreU(v, DF(), x + lane);
+      const VF v = load_x<kFeedback>(guard, g + lane, kFeedback ? x.from + lane : nullptr);
       peak = hn::Max(peak, hn::Abs(v));
       VF away = hn::Sub(v, origin);
       if (count < kGroup) {
@@ -48,12 +47,13 @@ HWY_INLINE Spread measure_blocks(const FeedbackPass& from) {
   for (std::size_t begin = 0; begin < n; begin += kSumBlock) {
     const std::size_t count = std::min(kSumBlock, n - begin);
     const float* const g = from.g.data() + begin;
-    float* const x = kFeedback ? from.kept() + begin : nullptr;
-    const float origin = (std::fabs(g[0]) < from.limit ? g[0] : 0.0F) + (kFeedback ? x[0] : 0.0F);
+    const RenewedAt x = from.kept(begin);
+    const float origin =
+        (std::fabs(g[0]) < from.limit ? g[0] : 0.0F) + (kFeedback ? x.from[0] : 0.0F);
     pass.origin = hn::Set(d, origin);
     pass.sums = LaneSums();
     pass.squares = LaneSums();
-    each_group<kFeedback>(g, x, count, pass);
+    each_group<kFeedback, false>(g, x, count, pass);
     // The block's own mean and squares join those of the blocks before it.
     const auto in_block = static_cast<double>(count);
     const auto before = static_cast<double>(begin);
@@ -70,7 +70,7 @@ HWY_INLINE Spread measure_blocks(const FeedbackPass& from) {
 }
 
 Spread measure_spread_kernel(const FeedbackPass& from) {
-  return from.kept() != nullptr ? measure_blocks<true>(from) : measure_blocks<false>(from);
+  return from.has_feedback() ? measure_blocks<true>(from) : measure_blocks<false>(from);
 }
 
 /// A group's 16 kept bits and 16 sign bits as they travel: two bytes for each 8 elements.
@@ -84,26 +84,26 @@ HWY_INLINE std::size_t ternary_bytes(std::size_t count) { return (count + 3) / 4
 
 template <bool kFeedback>
 struct TernaryPass {
+  RangeGuard guard;
   VF scale;
   RandomStream random;
   std::uint8_t* out;
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t at, std::size_t count) {
-    const DF d;
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t at, std::size_t count) {
     std::uint32_t kept_bits = 0;
     std::uint32_t sign_bits = 0;
     VF u[kParts];
     random.uniforms(at, u);
     for (std::size_t p = 0; p < kParts; ++p) {
       const std::size_t lane = p * kLanes;
-      const VF v = reload_x<kFeedback>(g + lane, kFeedback ? x + lane : nullptr);
+      const VF v = load_x<kFeedback>(guard, g + lane, kFeedback ? x.from + lane : nullptr);
       // scale ≤ c, and the largest magnitude where there is no c: both cut |x| alike.
       const MF kept = hn::Lt(hn::Mul(u[p], scale), hn::Min(hn::Abs(v), scale));
       kept_bits |= mask_bits(kept) << lane;
       sign_bits |= mask_bits(sign_mask(v)) << lane;
       if constexpr (kFeedback) {
         const VF value = hn::IfThenElseZero(kept, by_sign(v, hn::Neg(scale), scale));
-        hn::StoreU(hn::Sub(v, value), d, x + lane);
+        store_kept(hn::Sub(v, value), x.to + lane, x.past_caches);
       }
     }
     std::uint32_t word = interleave(kept_bits, sign_bits & kept_bits);
@@ -125,15 +125,17 @@ struct TernaryPass {
 template <bool kFeedback>
 HWY_INLINE void encode_ternary_all(const FeedbackPass& from, RandomKey key, float scale,
                                    std::uint8_t* out) {
-  TernaryPass<kFeedback> pass{
-      .scale = hn::Set(DF(), scale), .random = RandomStream(key), .out = out};
-  each_group<kFeedback>(from.g.data(), from.kept(), from.g.size(), pass);
+  TernaryPass<kFeedback> pass{.guard = RangeGuard(from.limit),
+                              .scale = hn::Set(DF(), scale),
+                              .random = RandomStream(key),
+                              .out = out};
+  each_group<kFeedback, true>(from.g.data(), from.kept(), from.g.size(), pass);
 }
 
 void encode_ternary_kernel(const FeedbackPass& from, RandomKey key, float scale,
                            std::uint8_t* out) {
-  return from.kept() != nullptr ? encode_ternary_all<true>(from, key, scale, out)
-                                : encode_ternary_all<false>(from, key, scale, out);
+  return from.has_feedback() ? encode_ternary_all<true>(from, key, scale, out)
+                             : encode_ternary_all<false>(from, key, scale, out);
 }
 
 struct TernaryAdd {

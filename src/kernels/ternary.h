@@ -16,11 +16,11 @@ struct Spread {
   bool in_range = true;  ///< of every element of g
 };
 
-/// Measures x in one pass and leaves it in the residual, if there is feedback.
+/// Measures x in one reading pass.
 Spread measure_spread(const FeedbackPass& pass);
 
-/// Writes the kept and sign bits of x: the residual as measure_spread left it, or g without
-/// feedback; the residual becomes x − value. Requires: out.size() == ⌈n/4⌉.
+/// Writes the kept and sign bits of x; the residual becomes x − value. Requires: out.size() ==
+/// ⌈n/4⌉.
 void encode_ternary(const FeedbackPass& pass, RandomKey key, float scale, std::span<std::byte> out);
 
 /// dst += weight · value. Requires: in.size() == ⌈dst.size()/4⌉.

@@ -1,5 +1,7 @@
 #include "kernels/vector.h"
 
+#include <hwy/cache_control.h>
+
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
@@ -51,13 +53,23 @@ void scale_kernel(float* values, std::size_t n, float factor) {
       [factor](float a, float) { return a * factor; });
 }
 
-void undo_add_kernel(float* x, const float* g, std::size_t n, float limit) {
-  const VF bound = hn::Set(DF(), limit);
-  update(
-      x, g, n,
-      [bound](VF a, VF b)
-          HWY_ATTR { return hn::Sub(a, hn::IfThenElseZero(hn::Lt(hn::Abs(b), bound), b)); },
-      [limit](float a, float b) { return std::fabs(b) < limit ? a - b : a; });
+bool scale_into_kernel(const float* from, float factor, float* to, std::size_t n) {
+  const DF d;
+  const VF f = hn::Set(d, factor);
+  // 0 · v is 0 for finite v and NaN for all others, and NaN stays in a sum.
+  VF worst = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const VF v = hn::Mul(hn::LoadU(d, from + i), f);
+    hn::StoreU(v, d, to + i);
+    worst = hn::Add(worst, hn::Mul(v, hn::Zero(d)));
+  }
+  bool finite = hn::AllTrue(d, hn::Eq(worst, worst));
+  for (; i < n; ++i) {
+    to[i] = from[i] * factor;
+    finite = finite && std::isfinite(to[i]);
+  }
+  return finite;
 }
 
 void take_signs_kernel(float* values, std::size_t n) {
@@ -117,7 +129,7 @@ namespace gradpress::kernels {
 HWY_EXPORT(add_kernel);
 HWY_EXPORT(add_weighted_kernel);
 HWY_EXPORT(scale_kernel);
-HWY_EXPORT(undo_add_kernel);
+HWY_EXPORT(scale_into_kernel);
 HWY_EXPORT(take_signs_kernel);
 HWY_EXPORT(sum_squares_kernel);
 HWY_EXPORT(first_out_of_range_kernel);
@@ -137,9 +149,10 @@ double sum_squares(std::span<const float> values) {
 std::size_t first_out_of_range(std::span<const float> values, float limit) {
   return HWY_DYNAMIC_DISPATCH(first_out_of_range_kernel)(values.data(), values.size(), limit);
 }
-void undo_add(std::span<float> x, std::span<const float> g, float limit) {
-  HWY_DYNAMIC_DISPATCH(undo_add_kernel)(x.data(), g.data(), x.size(), limit);
+bool scale_into(std::span<const float> from, float factor, std::span<float> to) {
+  return HWY_DYNAMIC_DISPATCH(scale_into_kernel)(from.data(), factor, to.data(), to.size());
 }
+void flush_stores() { hwy::FlushStream(); }
 void take_signs(std::span<float> values) {
   HWY_DYNAMIC_DISPATCH(take_signs_kernel)(values.data(), values.size());
 }

@@ -22,9 +22,12 @@ inline constexpr std::size_t kAllInRange = static_cast<std::size_t>(-1);
 /// there is none.
 std::size_t first_out_of_range(std::span<const float> values, float limit);
 
-/// x −= g wherever |g| < limit: takes back, to rounding, an addition that skipped elements out of
-/// range.
-void undo_add(std::span<float> x, std::span<const float> g, float limit);
+/// to[i] ← factor · from[i]. Returns whether all results are finite. Requires: equal sizes; `to` is
+/// `from`'s own memory or does not overlap it.
+bool scale_into(std::span<const float> from, float factor, std::span<float> to);
+
+/// What was written past the caches (Renewal::past_caches) is there for other threads afterwards.
+void flush_stores();
 
 /// values = +1 where the value is zero or positive, −1 where it is negative (−0 counts as zero).
 void take_signs(std::span<float> values);

@@ -17,6 +17,7 @@ namespace gradpress::sync {
 struct TensorMemory {
   std::vector<std::shared_ptr<State>> states = {};  ///< by encode site
   Buffer<float> pending = {};  ///< goes with the next step's gradient; empty: nothing
+  Buffer<float> spent = {};    ///< what went with the last step's, until the next one begins
   unsigned parity = 0;         ///< steps that ended well, modulo 2: which factor ACP-SGD sends next
 };
 

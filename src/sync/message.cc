@@ -62,16 +62,11 @@ Route Message::Impl::make_route_for(std::span<const unsigned> parities) const {
                      .elements = elements,
                      .codecs = codecs,
                      .vector_bytes = vector_bytes,
-                     .payload_type = described_.payload_type,
-                     .feedback = feedback_});
+                     .payload_type = described_.payload_type});
 }
 
 void Message::Impl::make_tables(const MessageSurroundings& surroundings) {
   const std::size_t members = described_.members.size();
-  feedback_ = described_.momentum;
-  for (const MemberCodec& member : described_.members) {
-    feedback_ = feedback_ || spec_.feedback.value_or(member.codec->traits().needs_feedback);
-  }
   std::vector<std::size_t> bytes;
   for (unsigned parity = 0; parity < (described_.alternates ? 2U : 1U); ++parity) {
     routes_.push_back(make_route_for(std::vector<unsigned>(members, parity)));
@@ -94,32 +89,18 @@ void Message::Impl::make_tables(const MessageSurroundings& surroundings) {
   }
   bound_.resize(members);
   encoded_.resize(members);
-  parities_.resize(members);
-  choose_route();
 }
 
-void Message::Impl::choose_route() {
-  if (!described_.alternates) return;
-  std::ranges::transform(memories_, parities_.begin(),
-                         [](const auto& memory) { return memory->parity; });
-  if (std::ranges::adjacent_find(parities_, std::ranges::not_equal_to()) == parities_.end()) {
-    route_ = parities_.front();
-    return;
+Status Message::Impl::choose_route() {
+  if (!described_.alternates) return {};
+  route_ = memories_.front()->parity;
+  for (std::size_t i = 1; i < memories_.size(); ++i) {
+    if (memories_[i]->parity == route_) continue;
+    return Status::error(Code::kInvalidArgument, "message of ", described_.tensor, ": ",
+                         described_.members[i].name, " is a step ahead or behind, by its parity ",
+                         memories_[i]->parity, ": wanted members that took the same steps");
   }
-  std::vector<unsigned> opposite(parities_.size());
-  std::ranges::transform(parities_, opposite.begin(), [](unsigned parity) { return 1 - parity; });
-  if (out_of_step_ == opposite) {
-    route_ = 3;
-    return;
-  }
-  if (out_of_step_ != parities_) {
-    routes_.resize(2);
-    routes_.push_back(make_route_for(parities_));
-    routes_.push_back(make_route_for(opposite));
-    for (const Route& route : std::span(routes_).last(2)) memory_->grow(route.buffer_bytes);
-    out_of_step_ = parities_;
-  }
-  route_ = 2;
+  return {};
 }
 
 const EncodeTask* Message::Impl::first_encode(const Route& route, unsigned site) const {
@@ -141,8 +122,7 @@ Status Message::Impl::make_sites() {
          .feedback = spec_.feedback,
          .workers = fabric_.topology().workers(),
          .payload_type = described_.payload_type,
-         .message = codec::hash_of(std::as_bytes(std::span<const char>(described_.text))),
-         .restores = feedback_},
+         .message = codec::hash_of(std::as_bytes(std::span<const char>(described_.text)))},
         first_encode(routes_[0], site), memories_);
     if (!made) return made.error();
     sites_.push_back(std::move(*made));
@@ -158,12 +138,14 @@ Status Message::Impl::begin(std::uint64_t step) {
                          " is under way: wait() for it first");
   }
   if (in_step_) (void)failed({});
+  ended_ = false;
+  for (Site& site : sites_) site.commit();
+  for (const auto& memory : memories_) memory->spent = Buffer<float>();
+  if (Status status = choose_route(); !status) return status;
   step_ = step;
-  choose_route();
   memory_->reserve();
   in_step_ = true;
   poisoned_ = false;
-  overwritten_ = false;
   next_ = 0;
   started_ = false;
   std::fill(bound_.begin(), bound_.end(), false);
@@ -229,25 +211,13 @@ Status Message::Impl::check_turn(std::size_t stage, ActionKind first, ActionKind
                        " is ", plan::to_text(stages_[stage].action));
 }
 
-/// A failure ends the step; where the gradients are still there, nothing of it stays in residuals.
+/// A failure ends the step: nothing of it stays in the states.
 Status Message::Impl::failed(Status status) {
-  if (in_step_ && !poisoned_) restore();
+  if (in_step_) {
+    for (Site& site : sites_) site.rewind();
+  }
   in_step_ = false;
   return status;
-}
-
-void Message::Impl::restore() {
-  for (const Task& task : route().tasks) {
-    const auto* encode = std::get_if<EncodeTask>(&task);
-    if (encode == nullptr || encode->round > 0) continue;
-    if (overwritten_ && encode->inputs.front().at.in_gradients()) continue;
-    sites_[encode->site].restore(*encode, step_, *memory_);
-  }
-}
-
-void Message::Impl::poison() {
-  if (std::exchange(poisoned_, true)) return;
-  restore();
 }
 
 void Message::Impl::add_pending(std::size_t member) {
@@ -270,7 +240,7 @@ Status Message::Impl::encode_member(std::size_t stage, std::size_t member) {
   if (task == nullptr || poisoned_) return {};
   const auto health = sites_[task->site].encode(*task, member, step_, *memory_);
   if (!health) return failed(health.error());
-  if (*health == Health::kPoisoned) poison();
+  if (*health == Health::kPoisoned) poisoned_ = true;
   return {};
 }
 
@@ -300,9 +270,8 @@ Status Message::Impl::decode(const DecodeTask& task) {
   if (!poisoned_) {
     const auto health = sites_[task.site].decode(task, step_, *memory_);
     if (!health) return failed(health.error());
-    if (*health == Health::kPoisoned) poison();
+    if (*health == Health::kPoisoned) poisoned_ = true;
   }
-  if (task.outputs.front().at.in_gradients()) overwritten_ = true;
   if (!poisoned_) return {};
   for (const Area& output : task.outputs) std::ranges::fill(memory_->floats(output), kNan);
   return {};
@@ -348,7 +317,6 @@ Status Message::Impl::wait(std::size_t stage) {
                          stage, " was not started");
   }
   if (const auto* task = std::get_if<CommTask>(&route().tasks[stage])) {
-    if (task->out.at.in_gradients() && task->out.bytes > 0) overwritten_ = true;
     status = fabric_.group(task->phase).wait(ticket_);
     if (!status.is_ok()) return failed(status);
     finish_comm(*task);
@@ -359,28 +327,25 @@ Status Message::Impl::wait(std::size_t stage) {
 }
 
 void Message::Impl::finish_comm(const CommTask& task) {
-  if (!poisoned_ && std::ranges::any_of(task.probes, [this](const Spot& spot) {
-        const float value = memory_->value(spot);
-        return value != value;
-      })) {
-    poison();
-  }
+  poisoned_ = poisoned_ || std::ranges::any_of(task.probes, [this](const Spot& spot) {
+                const float value = memory_->value(spot);
+                return value != value;
+              });
   const float share = 1.0F / static_cast<float>(fabric_.topology().workers());
   // What nobody reads but the gradients is scaled on its way there.
   if (!poisoned_ && task.scales && task.last && !task.after.empty() && !described_.votes &&
       !task.out.at.in_gradients()) {
-    memory_->copy_scaled(task.after, share);
+    poisoned_ = !memory_->copy_scaled(task.after, share);
     return;
   }
-  if (poisoned_ && task.type == DataType::kFloat32 && !task.probes.empty()) {
-    std::ranges::fill(memory_->floats(task.out), kNan);
-  } else if (task.scales) {
-    if (described_.votes) {
-      kernels::take_signs(memory_->floats(task.out));
-    } else {
-      kernels::scale(memory_->floats(task.out), share);
-    }
+  const std::span<float> out =
+      task.type == DataType::kFloat32 ? memory_->floats(task.out) : std::span<float>();
+  if (!poisoned_ && task.scales && described_.votes) kernels::take_signs(out);
+  if (!poisoned_ && task.scales && !described_.votes) {
+    poisoned_ = !kernels::scale_into(out, share, out);
   }
+  // Whoever gets a piece of it learns of it by any of its numbers.
+  if (poisoned_ && (task.scales || !task.probes.empty())) std::ranges::fill(out, kNan);
   // What a poisoned step would write to the gradients is NaN, and end() writes that.
   if (task.last && poisoned_) return;
   memory_->copy(task.after);
@@ -400,16 +365,26 @@ Result<Outcome> Message::Impl::end() {
   }
   in_step_ = false;
   memory_->release();
-  for (Site& site : sites_) site.commit();
   if (poisoned_) {
+    for (Site& site : sites_) site.rewind();
     for (const std::span<float> gradient : memory_->gradients()) std::ranges::fill(gradient, kNan);
     return Outcome::kNonFinite;
   }
   for (const auto& memory : memories_) {
-    memory->pending = Buffer<float>();
+    memory->spent = std::exchange(memory->pending, Buffer<float>());
     memory->parity = 1 - memory->parity;
   }
+  ended_ = true;
   return Outcome::kDone;
+}
+
+void Message::Impl::rewind() {
+  if (!std::exchange(ended_, false)) return;
+  for (Site& site : sites_) site.rewind();
+  for (const auto& memory : memories_) {
+    memory->pending = std::exchange(memory->spent, Buffer<float>());
+    memory->parity = 1 - memory->parity;
+  }
 }
 
 SentBytes Message::Impl::promised(std::uint64_t step, std::size_t stage) const {
@@ -450,6 +425,7 @@ Status Message::start(std::size_t stage) { return impl_->start(stage); }
 Status Message::wait(std::size_t stage) { return impl_->wait(stage); }
 bool Message::done(std::size_t stage) const { return impl_->done(stage); }
 Result<Outcome> Message::end() { return impl_->end(); }
+void Message::rewind() { impl_->rewind(); }
 
 Result<Outcome> Message::run(std::uint64_t step, std::span<const std::span<float>> gradients) {
   Status status = begin(step, gradients);

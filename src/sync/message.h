@@ -73,11 +73,10 @@ struct MessageSurroundings {
 
 /// How a step ended, the same on every rank.
 enum class Outcome : std::uint8_t {
-  /// Raw options do not look at the numbers: NaN and infinity flow through them.
   kDone,
-  /// A gradient somewhere held NaN, infinity or a value of kGradientLimit and above. All gradients
-  /// of the message are NaN now on every rank, and every residual is as it was before the step, to
-  /// rounding.
+  /// A gradient somewhere held NaN or infinity or, where it is encoded, a value of kGradientLimit
+  /// and above; or the sum left float's range. All gradients of the message are NaN now on every
+  /// rank, and all that the message keeps is as it was before the step, bit for bit.
   kNonFinite,
 };
 
@@ -86,9 +85,8 @@ enum class Outcome : std::uint8_t {
 ///          caller's duty.
 /// Memory:  residuals, and buffers for this option, its own or shared; nothing is allocated after
 ///          the first step.
-/// Errors:  whatever stage returns one, the step is over on this rank. Residuals are as they were
-///          before it, to rounding, unless the gradients were being overwritten already; those are
-///          unspecified.
+/// Errors:  whatever stage returns one, the step is over on this rank. All that the message keeps
+///          is as it was before it; the gradients are unspecified.
 class Message {
  public:
   /// Requires: the fabric outlives the message.
@@ -105,7 +103,7 @@ class Message {
 
   /// Begins a step. gradients[i] is member i's, read by the first stages and overwritten by the
   /// last with the mean over all workers. Requires: they live until the step's end. A step that was
-  /// begun and not ended is given up: residuals return to what they were.
+  /// begun and not ended is given up, as by rewind().
   /// Errors: kInvalidArgument on sizes that are not the members'.
   Status begin(std::uint64_t step, std::span<const std::span<float>> gradients);
   /// The same in parts: each member's gradient is handed over when it is ready. run_codec(stage,
@@ -123,6 +121,10 @@ class Message {
   bool done(std::size_t stage) const;
   /// After the last stage.
   Result<Outcome> end();
+  /// Takes back the step that ended last: residuals, momentum, factors, parity, what was kept for
+  /// the next step's gradient are as they were before it, bit for bit. Nothing after a step that
+  /// ended as kNonFinite. Requires: nothing else was called since end(). Cost: nothing.
+  void rewind();
 
   /// All of it in a row.
   Result<Outcome> run(std::uint64_t step, std::span<const std::span<float>> gradients);

@@ -38,6 +38,7 @@ class Message::Impl {
   Status wait(std::size_t stage);
   bool done(std::size_t stage) const;
   Result<Outcome> end();
+  void rewind();
 
   SentBytes promised(std::uint64_t step, std::size_t stage) const;
   void copy_residual(std::size_t member, std::span<float> out) const;
@@ -63,7 +64,8 @@ class Message::Impl {
   Status make_sites();
   /// The tables for members of these parities.
   Route make_route_for(std::span<const unsigned> parities) const;
-  void choose_route();
+  /// By the members' parity. Errors: kInvalidArgument where they differ.
+  Status choose_route();
   const Route& route() const { return routes_[route_]; }
   const EncodeTask* first_encode(const Route& route, unsigned site) const;
   Status check_residual(std::size_t member, std::span<const float> residual) const;
@@ -74,32 +76,23 @@ class Message::Impl {
   Status decode(const DecodeTask& task);
   void finish_comm(const CommTask& task);
   void add_pending(std::size_t member);
-  /// From now on the step counts for nothing: residuals are taken back while that is possible.
-  void poison();
-  void restore();
   Status failed(Status status);
 
   const MessageSpec spec_;
   Fabric& fabric_;
   Described described_;
-  bool feedback_ = false;  ///< of any member
   std::vector<Stage> stages_;
-  /// Where payload sizes alternate: of even and of odd steps. Members may have fallen out of step
-  /// (one ended a step as NaN in another message): then two more, for what they are at and its
-  /// opposite.
-  std::vector<Route> routes_;
-  std::size_t route_ = 0;              ///< of step_
-  std::vector<unsigned> parities_;     ///< per member, in step_
-  std::vector<unsigned> out_of_step_;  ///< what routes_[2] is for
+  std::vector<Route> routes_;  ///< one, or where payload sizes alternate of even and odd steps
+  std::size_t route_ = 0;      ///< of step_
   std::optional<Workspace> memory_;
   std::vector<Site> sites_;
   std::vector<std::shared_ptr<TensorMemory>> memories_;  ///< per member
 
   std::uint64_t step_ = 0;
   bool in_step_ = false;
-  bool poisoned_ = false;
-  bool overwritten_ = false;  ///< the gradients are no longer what they were
-  std::size_t next_ = 0;      ///< the stage whose turn it is
+  bool poisoned_ = false;  ///< the step counts for nothing
+  bool ended_ = false;     ///< the last step, well, and nothing was done since
+  std::size_t next_ = 0;   ///< the stage whose turn it is
   bool started_ = false;
   Ticket ticket_ = 0;
   std::vector<bool> bound_;    ///< members whose gradient this step has

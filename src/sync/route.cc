@@ -96,7 +96,7 @@ class Compiler {
     return static_cast<std::uint32_t>(route_.buffer_bytes.size() - 1);
   }
 
-  /// Where the result is formed, and whether the last stages may write to the gradients at once.
+  /// Where the result is formed, and from where on data is only gathered.
   void find_ends() {
     const std::uint64_t workers = input_.topology.workers();
     std::optional<std::size_t> last_decomp;
@@ -111,24 +111,11 @@ class Compiler {
         last_decomp && holdings_.point(*last_decomp).covers == workers && completes < *last_decomp;
     scales_at_ = decomp_completes ? *last_decomp : completes;
     tail_ = last_decomp ? std::max(*last_decomp, completes) : completes;
-    // A step that turns out poisoned needs the gradient that was encoded. It may be overwritten
-    // before the end only if by then this rank knows: when it decodes frames of all workers.
-    const bool encodes_gradient = actions_.front().kind == ActionKind::kComp;
-    const bool rooted = std::ranges::any_of(actions_, [](const Action& action) {
-      return action.kind == ActionKind::kComm &&
-             (action.collective == Collective::kGather || action.collective == Collective::kReduce);
-    });
-    const bool sums_payloads = std::ranges::any_of(actions_, [](const Action& action) {
-      return action.kind == ActionKind::kComm && action.encoded && adds_numbers(action);
-    });
-    const bool knows =
-        input_.option.encodes() == 1 && decomp_completes && !rooted && !sums_payloads;
-    in_place_ = members_ == 1 && (!encodes_gradient || !input_.feedback || knows);
   }
 
   bool is_last(std::size_t action) const { return action + 1 == actions_.size(); }
   /// Whether what `action` makes may lie in the gradient already: only gathering is left.
-  bool to_gradient(std::size_t action) const { return in_place_ && action >= tail_; }
+  bool to_gradient(std::size_t action) const { return members_ == 1 && action >= tail_; }
 
   // --- raw data
 
@@ -349,7 +336,7 @@ class Compiler {
     const bool decoded = std::ranges::any_of(actions_.first(action), [](const Action& before) {
       return before.kind == ActionKind::kDecomp;
     });
-    if (!decoded) return;
+    if (!decoded && action <= scales_at_) return;
     for (const Area& area : areas) {
       if (area.bytes > 0) task.probes.push_back(area.at);
     }
@@ -567,7 +554,6 @@ class Compiler {
 
   std::size_t scales_at_ = 0;  ///< the action that makes the result of the sum
   std::size_t tail_ = 0;       ///< after it, data is only gathered
-  bool in_place_ = false;
 
   bool raw_in_gradient_ = true;
   std::uint32_t raw_buffer_ = 0;

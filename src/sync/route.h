@@ -50,7 +50,8 @@ struct CommTask {
   std::vector<std::size_t> receive_counts = {};
   std::vector<Transfer> before = {};  ///< side by side for the collective
   std::vector<Transfer> after = {};   ///< and back
-  /// After a Decomp: one float of every piece that came. A poisoned piece is NaN throughout.
+  /// After a Decomp or the last sum: one float of every piece that came. A poisoned piece is NaN
+  /// throughout.
   std::vector<Spot> probes = {};
   bool scales = false;  ///< the sum is complete: it becomes the result, in `out`
   bool last = false;    ///< `after` writes the gradients
@@ -110,7 +111,6 @@ struct RouteInput {
   /// Low rank: payload bytes by round, then member; empty for other codecs.
   std::span<const std::vector<std::size_t>> vector_bytes = {};
   DataType payload_type = DataType::kBytes;  ///< of payloads that are summed
-  bool feedback = false;                     ///< of any member
 };
 
 /// Movable only: tasks point into the deques, whose elements stay where they are.

@@ -110,7 +110,6 @@ codec::FrameKey Site::key(std::uint64_t step, const PlacedBlock& block) const {
 Result<Health> Site::encode(const EncodeTask& task, std::size_t member, std::uint64_t step,
                             Workspace& memory) {
   const Codec& codec = this->codec(member);
-  Kept& kept = kept_[member];
   if (skips(codec, task, member)) return Health::kGood;
   const std::span<const float> input = memory.floats(task.inputs[member]);
   EncodeArgs args{.grad = input, .shards = task.shards, .step = step};
@@ -135,7 +134,6 @@ Result<Health> Site::encode(const EncodeTask& task, std::size_t member, std::uin
     return fail(Code::kInternal, "Comp of ", members_[member].name, ": made ", *written,
                 " B, the plan has ", task.blocks.front().layout->bound(member), " B");
   }
-  kept.encoded = true;
   return Health::kGood;
 }
 
@@ -197,10 +195,8 @@ void Site::seal(const EncodeTask& task, std::uint64_t step, Health health, Works
 Result<Health> Site::check_blocks(const DecodeTask& task, std::uint64_t step,
                                   Workspace& memory) const {
   if (!task.framed) {
-    // Two-byte floats are looked at while they are decoded, unless that could overwrite what
-    // restore() needs.
-    const bool wide = size_of(options_.payload_type) == sizeof(float);
-    if (!wide && !options_.restores) return Health::kGood;
+    // Two-byte floats are looked at while they are decoded.
+    if (size_of(options_.payload_type) != sizeof(float)) return Health::kGood;
     const bool finite = all_finite(
         options_.payload_type, memory.bytes({.at = {.buffer = task.buffer}, .bytes = task.bytes}));
     return finite ? Health::kGood : Health::kPoisoned;
@@ -272,40 +268,12 @@ Status Site::decode_member(const DecodeTask& task, std::size_t member, std::uint
   return {};
 }
 
-void Site::restore(const EncodeTask& task, std::uint64_t step, Workspace& memory) {
-  for (std::size_t member = 0; member < members_.size(); ++member) {
-    Kept& kept = kept_[member];
-    if (!std::exchange(kept.encoded, false)) continue;
-    const std::span<const float> input = memory.floats(task.inputs[member]);
-    std::vector<float> fed(input.begin(), input.end());
-    if (codec::MomentumState* momentum = this->momentum(member)) momentum->rewind(input, fed);
-    if (!kept.state->has_feedback()) continue;
-    const Codec& codec = this->codec(member);
-    std::vector<float> residual(input.size());
-    kept.state->materialise(residual);
-    // Two-round codecs take out of their residual what was sent only when they finish.
-    if (codec.traits().rounds == 1) {
-      // Low-rank states note what they decode; under a step that never is, it is dropped.
-      const std::uint64_t decode_step = task.as_vector ? ~step : step;
-      const std::span<float> all(residual);
-      for (std::size_t i = 0; i < task.blocks.size(); ++i) {
-        const PlacedBlock& block = task.blocks[i];
-        const ShardRange piece =
-            shard_range(all.size(), task.shards, static_cast<std::uint32_t>(i));
-        const auto payload =
-            codec::payload_of(*block.layout, member, bytes_of(block, task.buffer, memory));
-        (void)codec.decode(*kept.state,
-                           {.payload = payload, .shard = block.shard, .step = decode_step},
-                           all.subspan(piece.begin, piece.count));
-      }
-    }
-    kernels::undo_add(residual, fed, std::numeric_limits<float>::infinity());
-    (void)kept.state->load(residual);
-  }
+void Site::commit() {
+  for (const Kept& kept : kept_) kept.state->commit();
 }
 
-void Site::commit() {
-  for (Kept& kept : kept_) kept.encoded = false;
+void Site::rewind() {
+  for (const Kept& kept : kept_) kept.state->rewind();
 }
 
 bool Site::has_feedback(std::size_t member) const {

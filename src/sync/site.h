@@ -37,7 +37,6 @@ struct SiteOptions {
   std::uint32_t workers = 1;
   DataType payload_type = DataType::kBytes;
   std::uint64_t message = 0;  ///< what frames name it by
-  bool restores = false;      ///< whether any encode of the message has feedback
 };
 
 /// Whether a gradient that is not finite has been met, here or by whoever sent what is decoded.
@@ -63,15 +62,14 @@ class Site {
   void seal(const EncodeTask& task, std::uint64_t step, Health health, Workspace& memory);
 
   /// Writes the sum of the blocks to the outputs, and the result where the task is the last.
-  /// Poisoned: the outputs are untouched, if there is anything to restore.
+  /// Poisoned: the outputs are unspecified.
   /// Errors: kCorruptPayload, naming sender and tensor.
   Result<Health> decode(const DecodeTask& task, std::uint64_t step, Workspace& memory);
 
-  /// Takes back what this step's encode did to the residuals. Requires: inputs and payloads are as
-  /// encode left them. Cost: a few passes and memory for one tensor, on a path for bad luck only.
-  void restore(const EncodeTask& task, std::uint64_t step, Workspace& memory);
-  /// The step counts: there is nothing to restore.
+  /// Before a step: the last one counts.
   void commit();
+  /// Takes back what the step since commit() did to the states, bit for bit.
+  void rewind();
 
   bool has_feedback(std::size_t member) const;
   /// Adds a member's residual to its place in the tensor.
@@ -90,7 +88,6 @@ class Site {
   struct Kept {
     std::shared_ptr<State> state;
     bool encodes = false;  ///< false: this rank only decodes here, by an empty state
-    bool encoded = false;  ///< in this step, and well
   };
 
   Site(std::span<const MemberCodec> members, const SiteOptions& options)

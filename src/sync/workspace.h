@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "kernels/vector.h"
 #include "sync/buffer_pool.h"
 #include "sync/route.h"
 #include "sync/store.h"
@@ -53,13 +54,6 @@ class Workspace {
   void reserve() {
     if (store_) store_->reserve();
   }
-  /// Asks for buffers as large as this, at least. What they held is lost with reserve().
-  void grow(std::span<const std::size_t> buffer_bytes) {
-    for (std::size_t i = 0; i < buffer_bytes.size(); ++i) {
-      sizes_[i] = std::max(sizes_[i], buffer_bytes[i]);
-    }
-    place();
-  }
 
   std::vector<std::span<float>>& gradients() { return gradients_; }
 
@@ -85,14 +79,16 @@ class Workspace {
                   bytes({.at = transfer.from, .bytes = transfer.bytes}).data(), transfer.bytes);
     }
   }
-  /// The same with every number multiplied on its way: one pass instead of two.
-  /// Requires: floats.
-  void copy_scaled(std::span<const Transfer> transfers, float factor) {
+  /// The same with every number multiplied on its way: one pass instead of two. Returns whether
+  /// all that came is finite. Requires: floats.
+  bool copy_scaled(std::span<const Transfer> transfers, float factor) {
+    bool finite = true;
     for (const Transfer& transfer : transfers) {
-      const std::span<const float> from = floats({.at = transfer.from, .bytes = transfer.bytes});
-      const std::span<float> to = floats({.at = transfer.to, .bytes = transfer.bytes});
-      for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i] * factor;
+      finite = kernels::scale_into(floats({.at = transfer.from, .bytes = transfer.bytes}), factor,
+                                   floats({.at = transfer.to, .bytes = transfer.bytes})) &&
+               finite;
     }
+    return finite;
   }
 
  private:

@@ -101,16 +101,21 @@ TEST_P(Vectors, FirstOutOfRangeFindsTheFirstAtEveryPlace) {
   }
 }
 
-TEST_P(Vectors, UndoAddSkipsWhatAnAdditionSkipped) {
-  for (std::size_t n = 1; n <= kTails; ++n) {
+TEST_P(Vectors, ScaleIntoTellsWhetherAllIsFinite) {
+  for (std::size_t n = 0; n <= kTails; ++n) {
     Operands o(n);
-    const std::size_t at = n / 2;
-    o.b[o.offset + at] = kBad[n % kBad.size()];
-    undo_add(o.dst(), o.src(), kLimit);
-    for (std::size_t i = 0; i < n; ++i) {
-      ASSERT_EQ(o.dst()[i], i == at ? o.old(i) : o.old(i) - o.src()[i]) << "n=" << n;
-    }
+    ASSERT_TRUE(scale_into(o.src(), 0.25F, o.dst())) << "n=" << n;
+    for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(o.dst()[i], o.src()[i] * 0.25F) << "n=" << n;
     EXPECT_TRUE(o.guard_stands()) << n;
+    for (std::size_t at = 0; at < n; ++at) {
+      for (const float bad :
+           {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+            std::numeric_limits<float>::quiet_NaN()}) {
+        std::vector<float> values(n, -3.0F);
+        values[at] = bad;
+        ASSERT_FALSE(scale_into(values, 0.25F, values)) << "n=" << n << ", element " << at;
+      }
+    }
   }
 }
 

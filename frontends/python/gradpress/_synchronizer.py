@@ -186,8 +186,8 @@ class Synchronizer:
     def watch_scaler(self, scaler: Any) -> None:
         """Follows a GradScaler: when the loss scale changes, residuals are scaled with it.
 
-        A step that overflows leaves residuals as they were, and NaN in its gradients on every rank, so that every
-        scaler skips it.
+        A step that overflows leaves residuals, momentum and factors of all parameters as they were, and NaN in
+        gradients on every rank, so that every scaler skips it.
         """
         self._scaler = scaler
 
