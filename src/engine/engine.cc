@@ -2,202 +2,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <limits>
-#include <map>
 #include <set>
 #include <utility>
 
-#include "engine/audit.h"
-#include "engine/auto_world.h"
-#include "engine/autopilot.h"
 #include "engine/checkpoint.h"
-#include "engine/exchange.h"
-#include "engine/gradients.h"
 #include "engine/hand_over.h"
+#include "engine/plain_engine.h"
 #include "engine/planned.h"
-#include "engine/program.h"
-#include "engine/recorder.h"
-#include "engine/runtime.h"
 #include "engine/simple_plan.h"
 #include "engine/summary.h"
-#include "engine/velocity.h"
-#include "plan/plan_file.h"
 #include "plan/policy.h"
-#include "sync/fabric.h"
 #include "sync/message.h"
 
-namespace gradpress {
+namespace gradpress::engine {
 
 namespace {
 
-using engine::Program;
-using engine::Programs;
-using engine::Runtime;
-
 /// Of raw tensors among threads: two messages and their sums fit a core's second cache.
 constexpr std::uint64_t kCachedBucketBytes = 1'000'000;
-
-constexpr std::string_view kAuto = "auto";
-
-Status internal(const std::exception& error) {
-  return Status::error(Code::kInternal, "engine: ", error.what());
-}
-
-/// The public boundary: what is thrown behind it ends as a value, and touches no other engine.
-template <class Work>
-auto guarded(const Work& work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::exception& error) {
-    if constexpr (std::is_same_v<decltype(work()), Status>) {
-      return internal(error);
-    } else {
-      return tl::unexpected(internal(error));
-    }
-  }
-}
-
-class PlainEngine final : public Engine {
- public:
-  PlainEngine(sync::Fabric fabric, std::vector<engine::TensorSpec> tensors, EngineOptions options,
-              Clock& clock)
-      : fabric_(std::make_unique<sync::Fabric>(std::move(fabric))),
-        tensors_(std::move(tensors)),
-        options_(std::move(options)),
-        clock_(clock),
-        exchange_(fabric_->group(plan::Phase::kFlat)),
-        recorder_(tensors_.size()),
-        pilot_recorder_(tensors_.size()),
-        audit_(options_.strict) {
-    if (options_.momentum) {
-      velocity_.emplace(*options_.momentum, fabric_->topology().workers(), tensors_.size());
-    }
-  }
-  ~PlainEngine() override {
-    std::vector<std::vector<std::unique_ptr<sync::Message>>> messages;
-    for (const auto& runtime : now_.runtimes) messages.push_back(runtime->dissolve());
-    for (const auto& [name, installed] : parked_) {
-      for (const auto& runtime : installed.runtimes) messages.push_back(runtime->dissolve());
-    }
-    // First the groups, then what they may still write to.
-    fabric_.reset();
-  }
-
-  /// What the options ask for.
-  Status start();
-
-  Status ready(std::size_t tensor, std::span<float> gradient) override {
-    return guarded([&] { return take_ready(tensor, gradient); });
-  }
-  Status progress() override {
-    return guarded([&] { return in_step_ ? runtime().progress() : Status(); });
-  }
-  Result<EngineStep> wait() override {
-    return guarded([&] { return end_step(); });
-  }
-  Status set_codec(std::string_view codec) override;
-  Status set_plan(const Plan& plan) override;
-  std::string running() const override {
-    return pilot_ ? "auto (" + pilot_->state() + ")" : running_;
-  }
-  Plan plan() const override;
-  void scale_residuals(float factor) override;
-  void copy_residual(std::size_t tensor, std::span<float> out) const override;
-  Status add_residual(std::size_t tensor, std::span<const float> residual) override;
-  std::vector<std::byte> checkpoint() const override;
-  Status restore(std::span<const std::byte> checkpoint) override;
-  void record_trace(unsigned steps) override { recorder_.start(steps); }
-  RecordedTrace recorded_trace() const override { return recorder_.trace(tensors_); }
-  void record_gradients(unsigned steps) override { gradient_recorder_.start(steps); }
-  RecordedGradients recorded_gradients() const override {
-    return gradient_recorder_.gradients(tensors_, fabric_->rank(), fabric_->topology().workers());
-  }
-  std::vector<EngineSpan> spans() const override;
-  std::uint64_t buffer_bytes() const override {
-    std::uint64_t bytes = now_.shared.bytes();
-    for (const auto& [name, installed] : parked_) bytes += installed.shared.bytes();
-    return bytes;
-  }
-  std::string summary() const override;
-
- private:
-  /// Programs that run, or have run and wait to run again.
-  struct Installed {
-    std::string description = {};
-    Programs programs = {};
-    std::vector<std::unique_ptr<Runtime>> runtimes = {};  ///< one, or two that take turns
-    engine::RuntimeShared shared = {};                    ///< theirs
-    std::size_t turn = 0;
-  };
-  enum class Before : std::uint8_t {
-    kHandOver,  ///< what ran before gives its residuals to what runs now, and is destroyed
-    kPark,      ///< it is kept as it is, to run again
-  };
-
-  Runtime& runtime() const { return *now_.runtimes[now_.turn % now_.runtimes.size()]; }
-  const Program& program_of_last_step() const { return now_.runtimes[last_turn_]->program(); }
-
-  Status take_ready(std::size_t tensor, std::span<float> gradient);
-  Status begin_if_due();
-  Result<EngineStep> end_step();
-  /// After the mean, where no sparsifier did. False: a gradient is out of range; the step is then
-  /// taken back, on every rank alike.
-  bool add_momentum();
-  Status start_auto();
-  /// Lets the autopilot look at the step that ended.
-  Status steer();
-  /// Of the step that is ending; the next ones count messages as the audit wants.
-  Status audit(const engine::StepReport& report);
-
-  /// `codec`, and what the rules say.
-  Result<Programs> codec_programs(std::string_view codec) const;
-  Result<Programs> raw_programs() const;
-  std::uint64_t raw_bucket_bytes() const;
-  Result<Programs> simple_programs(const std::vector<std::string>& codecs) const;
-  /// Makes the programs what runs from the next step on, on all ranks or none.
-  Status install(Result<Programs> programs, std::string running, Before before = Before::kHandOver);
-  /// After another program was put in place.
-  void begin_anew();
-  /// Runs a candidate of the autopilot's from the next step on.
-  Status run_candidate(const engine::AutoCandidate& candidate);
-  /// Gives what a parked candidate holds to what runs, and destroys it.
-  Status drop_candidate(const std::string& name);
-  Status drop_candidates();
-  Status make_runtimes(const Programs& programs, std::vector<std::unique_ptr<Runtime>>& made,
-                       engine::RuntimeShared& shared) const;
-  Status between_steps(std::string_view what) const;
-  /// Goes on with the plan of a checkpoint.
-  Status run_saved_plan(const std::string& text);
-  void say_what_is_not_in_effect() const;
-  void say(const std::string& line) const {
-    if (options_.log) options_.log(line);
-  }
-
-  std::unique_ptr<sync::Fabric> fabric_;
-  const std::vector<engine::TensorSpec> tensors_;
-  const EngineOptions options_;
-  Clock& clock_;
-  engine::Exchange exchange_;
-  std::string running_;
-  Installed now_;
-  /// The autopilot's candidates that do not run now, by name. Their residuals are this rank's too.
-  std::map<std::string, Installed, std::less<>> parked_;
-  std::string candidate_;                                       ///< that runs
-  std::vector<std::vector<std::vector<std::string>>> actions_;  ///< texts of their stages
-  std::optional<engine::Velocity> velocity_;
-  engine::TraceRecorder recorder_;        ///< the user's
-  engine::TraceRecorder pilot_recorder_;  ///< the autopilot's
-  engine::GradientRecorder gradient_recorder_;
-  std::vector<plan::Span> spans_;
-  std::uint64_t step_ = 0;
-  std::size_t last_turn_ = 0;
-  bool in_step_ = false;
-  engine::ByteAudit audit_;
-  std::optional<engine::AutoWorld> auto_world_;
-  std::optional<engine::Autopilot> pilot_;  ///< with codec "auto"
-  Time steered_{0};                         ///< when the autopilot was done with the last step
-};
 
 std::vector<std::vector<std::string>> action_texts(const Program& program) {
   std::vector<std::vector<std::string>> texts;
@@ -210,87 +33,20 @@ std::vector<std::vector<std::string>> action_texts(const Program& program) {
   return texts;
 }
 
+}  // namespace
+
 Status PlainEngine::start() {
   if (options_.plan) {
-    return install(
-        engine::programs_of(*options_.plan, tensors_, fabric_->topology(), options_.seed), "plan");
+    return install(programs_of(*options_.plan, tensors_, fabric_->topology(), options_.seed),
+                   "plan");
   }
   if (options_.codec == kAuto) return start_auto();
   return install(codec_programs(options_.codec), options_.codec);
 }
 
-Status PlainEngine::start_auto() {
-  if (Status status = drop_candidates(); !status) return status;
-  Result<Programs> raw = raw_programs();
-  if (Status status = engine::AutoWorld::check(options_); !status) raw = tl::unexpected(status);
-  if (Status status = install(std::move(raw), std::string(kAuto)); !status) return status;
-  if (fabric_->topology().workers() == 1) return {};
-  if (!auto_world_) {
-    auto_world_.emplace(
-        *fabric_, exchange_, tensors_, options_, pilot_recorder_, clock_,
-        engine::AutoActions{
-            .run = [this](const engine::AutoCandidate& what) { return run_candidate(what); },
-            .drop = [this](const std::string& name) { return drop_candidate(name); },
-            .say = [this](const std::string& line) { say(line); }});
-  }
-  pilot_.emplace(options_.automatic, *auto_world_);
-  pilot_->start();
-  candidate_ = pilot_->runs();
-  steered_ = clock_.now();
-  return {};
-}
-
-Status PlainEngine::run_candidate(const engine::AutoCandidate& candidate) {
-  using Kind = engine::AutoCandidate::Kind;
-  if (auto known = parked_.find(candidate.name); known != parked_.end()) {
-    Installed next = std::move(known->second);
-    parked_.erase(known);
-    parked_.insert_or_assign(candidate_, std::exchange(now_, std::move(next)));
-    begin_anew();
-  } else {
-    Result<Programs> programs =
-        candidate.kind == Kind::kRaw ? raw_programs()
-        : candidate.kind == Kind::kCodec
-            ? codec_programs(candidate.name)
-            : engine::programs_of(candidate.plan, tensors_, fabric_->topology(), options_.seed);
-    // To move momentum takes collectives, which residual() and checkpoint() must not: with momentum
-    // nothing is parked.
-    const Before before = velocity_ ? Before::kHandOver : Before::kPark;
-    Status status = install(std::move(programs), std::string(kAuto), before);
-    if (!status) return status;
-  }
-  candidate_ = candidate.name;
-  return {};
-}
-
-Status PlainEngine::drop_candidate(const std::string& name) {
-  const auto known = parked_.find(name);
-  if (known == parked_.end()) return {};
-  Status status =
-      engine::hand_over_residuals(*known->second.runtimes.front(), *now_.runtimes.front());
-  if (status) parked_.erase(known);
-  return status;
-}
-
-Status PlainEngine::drop_candidates() {
-  while (!parked_.empty()) {
-    const std::string name = parked_.begin()->first;
-    if (Status status = drop_candidate(name); !status) return status;
-  }
-  return {};
-}
-
-Status PlainEngine::steer() {
-  if (!pilot_) return {};
-  const double step_us = std::chrono::duration<double, std::micro>(clock_.now() - steered_).count();
-  Status status = pilot_->after_step(step_us);
-  steered_ = clock_.now();
-  return status;
-}
-
 Result<Programs> PlainEngine::codec_programs(std::string_view codec) const {
   std::vector<std::string> codecs;
-  for (const engine::TensorSpec& tensor : tensors_) {
+  for (const TensorSpec& tensor : tensors_) {
     const auto rule = std::ranges::find_if(options_.rules, [&](const CodecRule& candidate) {
       return plan::matches(candidate.pattern, tensor.name);
     });
@@ -310,22 +66,22 @@ std::uint64_t PlainEngine::raw_bucket_bytes() const {
 }
 
 Result<Programs> PlainEngine::simple_programs(const std::vector<std::string>& codecs) const {
-  auto messages = engine::simple_plan(tensors_, codecs, fabric_->topology(),
-                                      {.fusion = options_.fusion,
-                                       .sum_payloads = options_.sum_payloads,
-                                       .least_elements = options_.least_elements,
-                                       .bucket_bytes = options_.bucket_bytes,
-                                       .raw_bucket_bytes = raw_bucket_bytes(),
-                                       .seed = options_.seed});
+  auto messages = simple_plan(tensors_, codecs, fabric_->topology(),
+                              {.fusion = options_.fusion,
+                               .sum_payloads = options_.sum_payloads,
+                               .least_elements = options_.least_elements,
+                               .bucket_bytes = options_.bucket_bytes,
+                               .raw_bucket_bytes = raw_bucket_bytes(),
+                               .seed = options_.seed});
   if (!messages) return tl::unexpected(messages.error());
   Programs programs{.first = {.messages = std::move(*messages)}};
-  programs.first.order = engine::natural_order(programs.first.messages, fabric_->topology());
+  programs.first.order = natural_order(programs.first.messages, fabric_->topology());
   return programs;
 }
 
 Status PlainEngine::make_runtimes(const Programs& programs,
                                   std::vector<std::unique_ptr<Runtime>>& made,
-                                  engine::RuntimeShared& shared) const {
+                                  RuntimeShared& shared) const {
   for (const Program* program : {&programs.first, programs.second ? &*programs.second : nullptr}) {
     if (program == nullptr) continue;
     auto runtime = Runtime::make(*program, *fabric_,
@@ -345,28 +101,28 @@ Status PlainEngine::make_runtimes(const Programs& programs,
 Status PlainEngine::install(Result<Programs> programs, std::string running, Before before) {
   Group& world = fabric_->group(plan::Phase::kFlat);
   std::vector<std::unique_ptr<Runtime>> made;
-  engine::RuntimeShared shared;
+  RuntimeShared shared;
   Status mine = programs ? Status() : programs.error();
   if (mine) {
     for (Program* program : {&programs->first, programs->second ? &*programs->second : nullptr}) {
       if (program == nullptr) continue;
       for (sync::MessageSpec& message : program->messages) {
         message.feedback = options_.feedback;
-        if (options_.momentum) message.momentum = engine::momentum_options(*options_.momentum);
+        if (options_.momentum) message.momentum = momentum_options(*options_.momentum);
       }
     }
     mine = make_runtimes(*programs, made, shared);
   }
   std::string description;
-  for (const auto& runtime : made) description += engine::description_of(*runtime);
+  for (const auto& runtime : made) description += description_of(*runtime);
   // A rank that cannot go on says so: the others must not wait for it.
   if (!mine) description = "cannot run " + running + ": " + mine.message() + "\n";
   const Status agreed = sync::check_agreement(world, description);
   if (!mine) return mine;
   if (!agreed) return agreed;
   if (!now_.runtimes.empty() && before == Before::kHandOver) {
-    const Status moved = engine::hand_over(*now_.runtimes.front(), *made.front(),
-                                           velocity_ ? &*velocity_ : nullptr, exchange_);
+    const Status moved = hand_over(*now_.runtimes.front(), *made.front(),
+                                   velocity_ ? &*velocity_ : nullptr, exchange_);
     if (!moved) return moved;
   } else if (!now_.runtimes.empty()) {
     parked_.insert_or_assign(candidate_, std::move(now_));
@@ -486,7 +242,7 @@ bool PlainEngine::add_momentum() {
   return true;
 }
 
-Status PlainEngine::audit(const engine::StepReport& report) {
+Status PlainEngine::audit(const StepReport& report) {
   const auto line = audit_.judge({.step = step_,
                                   .running = running_,
                                   .backend = fabric_->group(plan::Phase::kFlat).backend(),
@@ -520,8 +276,7 @@ Status PlainEngine::set_plan(const Plan& plan) {
     if (Status status = between_steps("the plan changes"); !status) return status;
     Status status = drop_candidates();
     if (status) {
-      status =
-          install(engine::programs_of(plan, tensors_, fabric_->topology(), options_.seed), "plan");
+      status = install(programs_of(plan, tensors_, fabric_->topology(), options_.seed), "plan");
     }
     if (status) pilot_.reset();
     return status;
@@ -529,103 +284,9 @@ Status PlainEngine::set_plan(const Plan& plan) {
 }
 
 Plan PlainEngine::plan() const {
-  Plan plan = engine::plan_of(now_.programs, tensors_, fabric_->topology());
+  Plan plan = plan_of(now_.programs, tensors_, fabric_->topology());
   plan.strategy = running_;
   return plan;
-}
-
-void PlainEngine::scale_residuals(float factor) {
-  const auto scale = [&](Runtime& any) {
-    for (std::size_t i = 0; i < any.messages(); ++i) any.message(i).scale_residuals(factor);
-  };
-  scale(*now_.runtimes.front());
-  for (const auto& [name, installed] : parked_) scale(*installed.runtimes.front());
-  if (velocity_) velocity_->scale(factor);
-}
-
-void PlainEngine::copy_residual(std::size_t tensor, std::span<float> out) const {
-  const auto copy = [&](Runtime& any, std::span<float> to) {
-    const auto [message, member] = any.place_of(static_cast<std::uint32_t>(tensor));
-    any.message(message).copy_residual(member, to);
-  };
-  copy(*now_.runtimes.front(), out);
-  std::vector<float> held(parked_.empty() ? 0 : out.size());
-  for (const auto& [name, installed] : parked_) {
-    copy(*installed.runtimes.front(), held);
-    for (std::size_t i = 0; i < held.size(); ++i) out[i] += held[i];
-  }
-  if (!velocity_) return;
-  const std::span<const float> carried = velocity_->carried(tensor);
-  for (std::size_t i = 0; i < carried.size(); ++i) out[i] += carried[i];
-}
-
-Status PlainEngine::add_residual(std::size_t tensor, std::span<const float> residual) {
-  return guarded([&] {
-    Runtime& any = *now_.runtimes.front();
-    const auto [message, member] = any.place_of(static_cast<std::uint32_t>(tensor));
-    return any.message(message).give_residual(member, residual);
-  });
-}
-
-std::vector<std::byte> PlainEngine::checkpoint() const {
-  // A checkpoint is of what runs: candidates that are parked give it what they hold.
-  for (const auto& [name, installed] : parked_) {
-    const Status moved =
-        engine::hand_over_residuals(*installed.runtimes.front(), *now_.runtimes.front());
-    if (!moved) say("checkpoint: the residual of " + name + " is not in it: " + moved.message());
-  }
-  return engine::save_checkpoint({.description = now_.description,
-                                  .plan = plan::to_json(plan()).dump(),
-                                  .rank = fabric_->rank(),
-                                  .step = step_,
-                                  .turn = static_cast<std::uint32_t>(now_.turn % 2)},
-                                 *now_.runtimes.front(), velocity_ ? &*velocity_ : nullptr);
-}
-
-Status PlainEngine::restore(std::span<const std::byte> checkpoint) {
-  return guarded([&]() -> Status {
-    if (Status status = between_steps("a checkpoint is restored"); !status) return status;
-    auto saved = engine::Checkpoint::open(checkpoint);
-    if (!saved) return saved.error();
-    if (saved->head().rank != fabric_->rank()) {
-      return Status::error(Code::kInvalidArgument, "checkpoint: is rank ", saved->head().rank,
-                           "'s, this is rank ", fabric_->rank());
-    }
-    if (Status status = drop_candidates(); !status) return status;
-    std::string difference = engine::first_difference(saved->head().description, now_.description);
-    if (!difference.empty() && pilot_) {
-      // What auto had found then is what goes on.
-      if (Status status = run_saved_plan(saved->head().plan); !status) return status;
-      difference = engine::first_difference(saved->head().description, now_.description);
-    }
-    if (!difference.empty()) {
-      return Status::error(
-          Code::kInvalidArgument,
-          "checkpoint: is of other tensors, codecs or another world: ", difference);
-    }
-    Status status = saved->load(*now_.runtimes.front(), velocity_ ? &*velocity_ : nullptr);
-    if (!status) return status;
-    step_ = saved->head().step;
-    now_.turn = saved->head().turn;
-    return {};
-  });
-}
-
-Status PlainEngine::run_saved_plan(const std::string& text) {
-  PlanTarget target{.machines = fabric_->topology().machines,
-                    .workers_per_machine = fabric_->topology().workers_per_machine};
-  for (const engine::TensorSpec& tensor : tensors_) {
-    target.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
-  }
-  const auto plan = parse_plan(text, "checkpoint", target);
-  if (!plan) return plan.error();
-  Status status = install(engine::programs_of(*plan, tensors_, fabric_->topology(), options_.seed),
-                          std::string(kAuto));
-  if (status) {
-    pilot_->resume("the checkpoint's plan");
-    candidate_ = pilot_->runs();
-  }
-  return status;
 }
 
 std::vector<EngineSpan> PlainEngine::spans() const {
@@ -644,8 +305,10 @@ std::vector<EngineSpan> PlainEngine::spans() const {
 }
 
 std::string PlainEngine::summary() const {
-  return engine::summary_of(runtime(), running(), step_, fabric_->topology());
+  return summary_of(runtime(), running(), step_, fabric_->topology());
 }
+
+namespace {
 
 Status check_options(const EngineOptions& options) {
   if (!options.momentum) return {};
@@ -666,7 +329,7 @@ Result<std::unique_ptr<Engine>> make_engine(World world, const std::vector<Engin
   if (tensors.empty()) return fail(Code::kInvalidArgument, "engine: wanted tensors, got none");
   if (Status status = check_options(options); !status) return tl::unexpected(status);
   std::set<std::string_view> names;
-  std::vector<engine::TensorSpec> specs;
+  std::vector<TensorSpec> specs;
   for (const EngineTensor& tensor : tensors) {
     if (!names.insert(tensor.name).second) {
       return fail(Code::kInvalidArgument, "engine: two tensors are called ", tensor.name);
@@ -685,14 +348,18 @@ Result<std::unique_ptr<Engine>> make_engine(World world, const std::vector<Engin
 
 }  // namespace
 
+}  // namespace gradpress::engine
+
+namespace gradpress {
+
 Result<std::unique_ptr<Engine>> Engine::make(World world, const std::vector<EngineTensor>& tensors,
                                              const EngineOptions& options) {
-  return guarded([&] { return make_engine(std::move(world), tensors, options); });
+  return engine::guarded([&] { return engine::make_engine(std::move(world), tensors, options); });
 }
 
 Result<std::vector<std::vector<float>>> checkpoint_residuals(
     std::span<const std::byte> checkpoint) {
-  return guarded([&]() -> Result<std::vector<std::vector<float>>> {
+  return engine::guarded([&]() -> Result<std::vector<std::vector<float>>> {
     auto saved = engine::Checkpoint::open(checkpoint);
     if (!saved) return tl::unexpected(saved.error());
     return saved->residuals();
