@@ -97,9 +97,9 @@ Result<std::vector<std::vector<float>>> Checkpoint::residuals() {
                   " elements, at most ", kMaxElements, " are possible");
     }
     std::vector<float>& residual = all.emplace_back(elements);
-    if (Status status = sync::Message::add_saved_residual(state, residual); !status) {
-      return tl::unexpected(status);
-    }
+    Status status = sync::Message::add_saved_residual(state, residual);
+    if (status && has_momentum_) status = Velocity::add_saved_carried(state, residual);
+    if (!status) return tl::unexpected(status);
   }
   return all;
 }

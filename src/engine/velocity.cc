@@ -91,4 +91,16 @@ Status Velocity::load(std::size_t tensor, std::size_t elements, sync::ByteReader
   return {};
 }
 
+Status Velocity::add_saved_carried(sync::ByteReader& in, std::span<float> out) {
+  (void)in.floats();
+  const std::vector<float> carried = in.floats();
+  if (!in.status()) return in.status();
+  if (!carried.empty() && carried.size() != out.size()) {
+    return Status::error(Code::kCorruptPayload, "checkpoint: what momentum carries: wanted ",
+                         out.size(), " elements, got ", carried.size());
+  }
+  if (!carried.empty()) kernels::add(out, carried);
+  return {};
+}
+
 }  // namespace gradpress::engine

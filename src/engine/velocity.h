@@ -46,6 +46,9 @@ class Velocity {
   void save(std::size_t tensor, sync::ByteWriter& out) const;
   /// Errors: kCorruptPayload on another number of elements.
   Status load(std::size_t tensor, std::size_t elements, sync::ByteReader& in);
+  /// Adds what was carried of a tensor when `in` was saved.
+  /// Errors: kCorruptPayload on bytes that are not of a tensor of out.size() elements.
+  static Status add_saved_carried(sync::ByteReader& in, std::span<float> out);
 
  private:
   kernels::MomentumArgs step_of(std::span<const float> mean) const;

@@ -44,6 +44,10 @@ def momentum_correction_wants_an_optimizer_without_momentum():
                              (torch.optim.AdamW(net.parameters()), "AdamW")):
         with expecting.error(ValueError, "momentum", words):
             gradpress.attach(net, codec="dgc:0.01", momentum=0.9, optimizer=optimizer)
+    for flag in ("find_unused_parameters", "static_graph"):
+        other = DDP(models.model(), **{flag: True})
+        with expecting.error(ValueError, "momentum", flag):
+            gradpress.attach(other, codec="dgc:0.01", momentum=0.9, optimizer=torch.optim.SGD(other.parameters(), lr=0.1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     state = gradpress.attach(net, codec="dgc:0.05", momentum=0.5, clip_norm=1e6, optimizer=optimizer)
     # The same gradient in every step: with momentum m the k-th update is (1 + m + … + m^(k-1)) times it, of what was sent.

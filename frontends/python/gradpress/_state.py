@@ -201,6 +201,11 @@ class State(Synchronizer):
         ddp = self._ddp()
         if ddp is None or not (ddp.find_unused_parameters or ddp.static_graph):
             return
+        if self._settings.momentum is not None:
+            flag = "find_unused_parameters" if ddp.find_unused_parameters else "static_graph"
+            raise ValueError(f"gradpress: momentum={self._settings.momentum} and {flag}=True of DistributedDataParallel exclude each "
+                             "other: what was delivered to a parameter that no rank used has its momentum by then and cannot "
+                             f"return to the residual; leave out momentum=, or make the model with {flag}=False")
         used: Set[int] = set()
         self._used = used
         self._notes += [parameter.register_hook(_Note(used, index))
