@@ -27,7 +27,7 @@ class DgcCodec final : public SizeCodec {
   std::optional<double> contraction(const Shape& shape) const override {
     const std::uint64_t n = shape.elements();
     if (n == 0) return 1.0;
-    return std::max(1.0, std::ceil(least(kept_elements(spec(), n)))) / static_cast<double>(n);
+    return contraction_of(std::max(1.0, std::ceil(least(kept_elements(spec(), n)))), n);
   }
 
  private:

@@ -16,11 +16,50 @@ namespace {
 /// A type of its own: another codec's residual may be stored in another form.
 class RandomKState final : public ResidualState {
  public:
-  using ResidualState::ResidualState;
+  /// `drawn_elems`: room for the drawn elements of one shard, where their values are coded.
+  RandomKState(const StateOptions& options, bool feedback, std::uint64_t drawn_elems)
+      : ResidualState(options, feedback), drawn_(drawn_elems) {}
+
+  std::span<float> drawn() { return drawn_.span(); }
+
+ private:
+  Buffer<float> drawn_;
+};
+
+/// The values of a payload, asked for one after the other. Those that are not finite are 0.
+class DrawnValues {
+ public:
+  DrawnValues(ValueCode code, std::span<const std::byte> payload, std::uint64_t count)
+      : reader_(code, payload), left_(count) {}
+
+  bool finite() const { return finite_; }
+  /// Requires: called at most `count` times.
+  float next() {
+    if (at_ == size_) fetch();
+    return block_[at_++];
+  }
+
+ private:
+  void fetch() {
+    size_ = static_cast<std::size_t>(std::min<std::uint64_t>(block_.size(), left_));
+    left_ -= size_;
+    at_ = 0;
+    if (reader_.read(std::span(block_).first(size_))) return;
+    finite_ = false;
+    std::ranges::fill(block_, 0.0F);
+  }
+
+  ValueReader reader_;
+  std::uint64_t left_;
+  std::size_t at_ = 0;
+  std::size_t size_ = 0;
+  bool finite_ = true;
+  std::array<float, 256> block_;
 };
 
 /// One element at random out of each of k equal strata, the same on all workers, so that values
-/// alone travel and their sum over workers decodes to the sum. Payload: k f32 values.
+/// alone travel and their sum over workers decodes to the sum. Payload: k f32 values; or coded
+/// ones.
 class RandomKCodec final : public Sparsifier {
  public:
   explicit RandomKCodec(const Spec& spec)
@@ -34,7 +73,17 @@ class RandomKCodec final : public Sparsifier {
     const std::uint64_t k = kept_elements(spec_, n);
     const std::uint64_t widest = (n + k - 1) / k;
     const std::uint64_t least_words = (std::uint64_t{1} << 32) / widest;
-    return static_cast<double>(least_words) * 0x1.0p-32;
+    const double sent = static_cast<double>(least_words) * 0x1.0p-32;
+    switch (spec_.value) {
+      case ValueCode::kFp32:
+        return sent;
+      case ValueCode::kBf16:
+        return sent * (1.0 - 0x1.0p-16);
+      case ValueCode::kFp16:     // carries nothing of small elements
+      case ValueCode::kTwoBits:  // a bin's mean is no further from its members than 0
+        break;
+    }
+    return 0.0;
   }
 
   std::size_t payload_bound(const Shape& shape, unsigned /*round*/) const override {
@@ -73,18 +122,22 @@ class RandomKCodec final : public Sparsifier {
   }
 
   std::unique_ptr<State> do_make_state(const StateOptions& options, bool feedback) const override {
-    return std::make_unique<RandomKState>(options, feedback);
+    const bool coded = has_coded_entries(spec_);
+    return std::make_unique<RandomKState>(
+        options, feedback, coded ? kept_elements(spec_, options.shape.elements()) : 0);
   }
 
-  /// residual ← grad + residual; the drawn elements move from there to the payload.
-  bool move_drawn(std::span<const float> grad, const kernels::Renewal& residual,
-                  kernels::RandomKey random, std::span<std::byte> payload) const {
+  /// residual ← grad + residual; take(number, element, its place in the residual) for each drawn
+  /// element of the sum.
+  template <class Take>
+  bool add_and_draw(std::span<const float> grad, const kernels::Renewal& residual,
+                    kernels::RandomKey random, Take take) const {
     const std::uint64_t kept = kept_elements(spec_, grad.size());
     if (kept == 0) return true;
     bool in_range = true;
     kernels::Strata strata(grad.size(), kept, random);
     std::uint64_t next = strata.next();
-    std::size_t at = 0;
+    std::uint64_t number = 0;
     for (std::size_t begin = 0; begin < grad.size(); begin += kBlock) {
       const std::size_t count = std::min(kBlock, grad.size() - begin);
       in_range = kernels::add_in_range(grad.subspan(begin, count), residual.subspan(begin, count),
@@ -92,14 +145,29 @@ class RandomKCodec final : public Sparsifier {
                  in_range;
       while (next < begin + count) {
         // What went past the caches would have to come back: its summands are still there.
-        store_word(payload, at,
-                   residual.past_caches ? grad[next] + residual.from[next] : residual.to[next]);
-        residual.to[next] = 0.0F;
-        at += sizeof(float);
-        next = at < payload.size() ? strata.next() : kMaxElements + 1;
+        const float sum =
+            residual.past_caches ? grad[next] + residual.from[next] : residual.to[next];
+        take(number, sum, residual.to[next]);
+        next = ++number < kept ? strata.next() : kMaxElements + 1;
       }
     }
     return in_range;
+  }
+
+  /// body(shard's range, its random key, its payload) for every shard; returns the bytes of all.
+  template <class Body>
+  std::size_t for_shards(const RandomKState& state, const EncodeArgs& args,
+                         std::span<std::byte> out, std::span<std::size_t> shard_bytes,
+                         Body body) const {
+    std::size_t used = 0;
+    for (std::uint32_t index = 0; index < args.shards; ++index) {
+      const ShardRange range = shard_range(args.grad.size(), args.shards, index);
+      shard_bytes[index] = payload_bound(Shape::flat(range.count), 0);
+      body(range, shard_key(state.options(), args.step, index),
+           out.subspan(used, shard_bytes[index]));
+      used += shard_bytes[index];
+    }
+    return used;
   }
 
   Result<std::size_t> do_encode(State& state, const EncodeArgs& args, std::span<std::byte> out,
@@ -107,34 +175,70 @@ class RandomKCodec final : public Sparsifier {
     const auto own = state_of<RandomKState>(name(), state);
     if (!own) return tl::unexpected(own.error());
     RandomKState& residual = **own;
-    bool in_range = residual.has_feedback() ||
-                    kernels::first_out_of_range(args.grad, kGradientLimit) == kernels::kAllInRange;
-    if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
-    const auto for_shards = [&](auto&& body) {
-      std::size_t used = 0;
-      for (std::uint32_t index = 0; index < args.shards; ++index) {
-        const ShardRange range = shard_range(args.grad.size(), args.shards, index);
-        shard_bytes[index] = payload_bound(Shape::flat(range.count), 0);
-        body(range, shard_key(residual.options(), args.step, index),
-             out.subspan(used, shard_bytes[index]));
-        used += shard_bytes[index];
-      }
-      return used;
-    };
+    if (!residual.has_feedback() &&
+        kernels::first_out_of_range(args.grad, kGradientLimit) != kernels::kAllInRange) {
+      return tl::unexpected(non_finite(name(), args.grad));
+    }
+    return has_coded_entries(spec_) ? encode_coded(residual, args, out, shard_bytes)
+                                    : encode_plain(residual, args, out, shard_bytes);
+  }
+
+  /// The drawn elements move from the residual to the payload.
+  Result<std::size_t> encode_plain(RandomKState& residual, const EncodeArgs& args,
+                                   std::span<std::byte> out,
+                                   std::span<std::size_t> shard_bytes) const {
+    bool in_range = true;
     const std::size_t used = for_shards(
+        residual, args, out, shard_bytes,
         [&](const ShardRange& range, kernels::RandomKey random, std::span<std::byte> payload) {
           const auto grad = args.grad.subspan(range.begin, range.count);
-          if (residual.has_feedback()) {
-            in_range = move_drawn(grad, residual.renewal().subspan(range.begin, range.count),
-                                  random, payload) &&
-                       in_range;
-          } else {
-            visit(grad, random, [payload](std::size_t i, float value) {
-              store_word(payload, i * sizeof value, value);
-            });
-          }
+          const auto store = [payload](std::size_t i, float value) {
+            store_word(payload, i * sizeof value, value);
+          };
+          if (!residual.has_feedback()) return visit(grad, random, store);
+          const auto move = [&store](std::size_t i, float value, float& kept) {
+            store(i, value);
+            kept = 0.0F;
+          };
+          const auto stored = residual.renewal().subspan(range.begin, range.count);
+          in_range = add_and_draw(grad, stored, random, move) && in_range;
         });
     if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
+    residual.renewed();
+    return used;
+  }
+
+  /// What the payload carries leaves the residual in a second pass over the drawn elements, when
+  /// all of the gradient was in range.
+  Result<std::size_t> encode_coded(RandomKState& residual, const EncodeArgs& args,
+                                   std::span<std::byte> out,
+                                   std::span<std::size_t> shard_bytes) const {
+    bool in_range = true;
+    const std::size_t used = for_shards(
+        residual, args, out, shard_bytes,
+        [&](const ShardRange& range, kernels::RandomKey random, std::span<std::byte> payload) {
+          const auto grad = args.grad.subspan(range.begin, range.count);
+          const auto drawn = residual.drawn().first(kept_elements(spec_, range.count));
+          if (residual.has_feedback()) {
+            const auto note = [drawn](std::size_t i, float value, float&) { drawn[i] = value; };
+            const auto stored = residual.renewal().subspan(range.begin, range.count);
+            in_range = add_and_draw(grad, stored, random, note) && in_range;
+          } else {
+            visit(grad, random, [drawn](std::size_t i, float value) { drawn[i] = value; });
+          }
+          write_values(spec_.value, drawn, payload);
+        });
+    if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
+    if (residual.has_feedback()) {
+      const auto renewed = residual.renewal().to;
+      (void)for_shards(
+          residual, args, out, shard_bytes,
+          [&](const ShardRange& range, kernels::RandomKey random, std::span<std::byte> payload) {
+            DrawnValues values(spec_.value, payload, kept_elements(spec_, range.count));
+            visit(renewed.subspan(range.begin, range.count), random,
+                  [&values](std::size_t, float& value) { value -= values.next(); });
+          });
+    }
     residual.renewed();
     return used;
   }
@@ -147,15 +251,24 @@ class RandomKCodec final : public Sparsifier {
       return Status::error(Code::kCorruptPayload, name(), ": ", dst.size(), " elements come in ",
                            want, " B, got ", args.payload.size(), " B");
     }
-    if (!kernels::values_finite(args.payload)) {
-      return Status::error(Code::kCorruptPayload, name(), ": a value is not finite");
-    }
     StateOptions origin = (*own)->options();
     origin.first_shard = 0;
-    visit(dst, shard_key(origin, args.step, args.shard), [&args](std::size_t i, float& to) {
+    const kernels::RandomKey random = shard_key(origin, args.step, args.shard);
+    if (has_coded_entries(spec_)) {
+      DrawnValues values(spec_.value, args.payload, kept_elements(spec_, dst.size()));
+      visit(dst, random, [&](std::size_t, float& to) { to += values.next() * args.weight; });
+      if (!values.finite()) return not_finite();
+      return {};
+    }
+    if (!kernels::values_finite(args.payload)) return not_finite();
+    visit(dst, random, [&args](std::size_t i, float& to) {
       to += load_word<float>(args.payload, i * sizeof(float)) * args.weight;
     });
     return {};
+  }
+
+  Status not_finite() const {
+    return Status::error(Code::kCorruptPayload, name(), ": a value is not finite");
   }
 
   Spec spec_;

@@ -102,7 +102,7 @@ class RedSyncCodec final : public SizeCodec {
     const auto k = static_cast<double>(kept_elements(spec(), n));
     const bool searched = n > spec().redsync.trimmed_max;
     const double least = searched ? std::ceil(spec().redsync.band_low * k) : k;
-    return std::max(1.0, least) / static_cast<double>(n);
+    return contraction_of(std::max(1.0, least), n);
   }
 
  private:

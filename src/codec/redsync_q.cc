@@ -85,7 +85,8 @@ class RedSyncQCodec final : public SizeCodec {
 
   void keep_noted(SparseState& state) const override { static_cast<DirectionState&>(state).turn(); }
 
-  std::size_t write(const Candidates& chosen, std::span<std::byte> out) const override {
+  std::size_t write(const Candidates& chosen, std::uint64_t /*elements*/,
+                    std::span<std::byte> out) const override {
     double sum = 0.0;
     for (const float value : chosen.value()) sum += static_cast<double>(value);
     const double mean = chosen.size() == 0 ? 0.0 : sum / static_cast<double>(chosen.size());

@@ -24,7 +24,28 @@ SparseState::SparseState(const StateOptions& options, bool feedback, const Needs
                    .kept = kept_elements(needs.spec, options.shape.elements()),
                    .sample_elems = needs.sample_elems}) {}
 
-SizeCodec::SizeCodec(const Spec& spec) : Sparsifier(to_text(spec), traits_of(spec)), spec_(spec) {}
+SizeCodec::SizeCodec(const Spec& spec)
+    : Sparsifier(to_text(spec), traits_of(spec)),
+      spec_(spec),
+      coded_(has_coded_entries(spec)),
+      wire_(spec) {}
+
+double SizeCodec::contraction_of(double count, std::uint64_t elements) const {
+  const auto n = static_cast<double>(elements);
+  switch (spec_.value) {
+    case ValueCode::kFp32:
+      return count / n;
+    case ValueCode::kFp16:  // carries nothing of small elements, 65504 of however large ones
+      return 0.0;
+    case ValueCode::kBf16:
+      return count / n * (1.0 - 0x1.0p-16);
+    case ValueCode::kTwoBits:
+      // Bins of one sign, each sent as its mean: Σ count·mean² ≥ (Σ|sent|)²/c, and the c largest
+      // have at least c/n of Σ|x| ≥ ‖x‖.
+      return count / (n * n);
+  }
+  return 0.0;
+}
 
 std::size_t SizeCodec::payload_bound(const Shape& shape, unsigned /*round*/) const {
   return payload_bytes(spec_, shape);
@@ -72,15 +93,21 @@ Result<std::size_t> SizeCodec::do_encode(State& state, const EncodeArgs& args,
                                      .random = shard_key(sparse.options(), args.step, index)});
     in_range = in_range && totals.in_range;
     choose(sparse, shard, totals);
-    shard_bytes[index] = write(sparse.candidates(), out.subspan(used));
+    shard_bytes[index] = write(sparse.candidates(), range.count, out.subspan(used));
     used += shard_bytes[index];
   }
   if (!in_range) return tl::unexpected(non_finite(name(), args.grad));
   if (sparse.has_feedback()) {
     std::size_t begin = 0;
     for (std::uint32_t index = 0; index < args.shards; ++index) {
-      settle(out.subspan(begin, shard_bytes[index]),
-             stored_part(shard_range(elements, args.shards, index)).to);
+      const auto payload = out.subspan(begin, shard_bytes[index]);
+      const auto residual = stored_part(shard_range(elements, args.shards, index)).to;
+      // The candidates are those of the last shard, which need not be read back.
+      if (coded_ && index + 1 == args.shards) {
+        wire_.settle(sparse.candidates().index(), payload, residual);
+      } else {
+        settle(payload, residual);
+      }
       begin += shard_bytes[index];
     }
   }
@@ -89,7 +116,9 @@ Result<std::size_t> SizeCodec::do_encode(State& state, const EncodeArgs& args,
   return used;
 }
 
-std::size_t SizeCodec::write(const Candidates& chosen, std::span<std::byte> out) const {
+std::size_t SizeCodec::write(const Candidates& chosen, std::uint64_t elements,
+                             std::span<std::byte> out) const {
+  if (coded_) return wire_.write(chosen.index(), chosen.value(), elements, out);
   if (chosen.size() == 0) return 0;
   const auto index = std::as_bytes(chosen.index());
   const auto value = std::as_bytes(chosen.value());
@@ -99,7 +128,9 @@ std::size_t SizeCodec::write(const Candidates& chosen, std::span<std::byte> out)
 }
 
 void SizeCodec::settle(std::span<const std::byte> payload, std::span<float> residual) const {
-  kernels::scatter_zero(indices(payload), residual);
+  if (!coded_) return kernels::scatter_zero(indices(payload), residual);
+  // What rounding loses stays; a payload of our own has no errors.
+  (void)wire_.add(name(), payload, -1.0F, residual);
 }
 
 std::span<const std::byte> SizeCodec::indices(std::span<const std::byte> payload) const {
@@ -107,6 +138,7 @@ std::span<const std::byte> SizeCodec::indices(std::span<const std::byte> payload
 }
 
 double SizeCodec::drop_sent(const Sent& sent, std::span<float> values) const {
+  if (coded_) return wire_.clear(sent.payload, values);
   const auto at = indices(sent.payload);
   double dropped = 0.0;
   for (std::size_t i = 0; i < at.size(); i += sizeof(std::uint32_t)) {
@@ -118,6 +150,7 @@ double SizeCodec::drop_sent(const Sent& sent, std::span<float> values) const {
 }
 
 Status SizeCodec::do_decode(State& /*state*/, const DecodeArgs& args, std::span<float> dst) const {
+  if (coded_) return wire_.add(name(), args.payload, args.weight, dst);
   constexpr std::size_t kPair = sizeof(std::uint32_t) + sizeof(float);
   const std::size_t got = args.payload.size();
   const std::size_t most = payload_bound(Shape::flat(dst.size()), 0);

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "codec/candidates.h"
+#include "codec/sparse_wire.h"
 #include "codec/state.h"
 #include "kernels/random.h"
 #include "spec/spec.h"
@@ -51,7 +52,7 @@ class SparseState : public ResidualState {
 };
 
 /// A sparsifier that chooses by size. Payload, unless overridden: c u32 indices that ascend
-/// strictly, c f32 values.
+/// strictly, c f32 values; or coded entries, where the text asks for them.
 class SizeCodec : public Sparsifier {
  public:
   std::size_t payload_bound(const Shape& shape, unsigned round) const override;
@@ -61,6 +62,10 @@ class SizeCodec : public Sparsifier {
   explicit SizeCodec(const Spec& spec);
 
   const Spec& spec() const { return spec_; }
+
+  /// The contraction of a payload that carries the `count` largest of a shape's n elements, as far
+  /// as the coded values let one say.
+  double contraction_of(double count, std::uint64_t elements) const;
 
   /// One shard of an encode call.
   struct Shard {
@@ -82,11 +87,13 @@ class SizeCodec : public Sparsifier {
   /// Every shard was in range: the step counts, and what choose() noted holds.
   virtual void keep_noted(SparseState& state) const;
 
-  /// Writes what was chosen; returns the payload's bytes.
-  virtual std::size_t write(const Candidates& chosen, std::span<std::byte> out) const;
+  /// Writes what was chosen of a shard; returns the payload's bytes.
+  virtual std::size_t write(const Candidates& chosen, std::uint64_t elements,
+                            std::span<std::byte> out) const;
   /// Takes out of `residual` (the shard's) what the payload carries.
   virtual void settle(std::span<const std::byte> payload, std::span<float> residual) const;
-  /// The bytes of a payload that are indices. Requires: a length that write() could have made.
+  /// The bytes of a payload that are indices. Requires: a length that write() could have made; no
+  /// coded entries.
   virtual std::span<const std::byte> indices(std::span<const std::byte> payload) const;
 
  private:
@@ -96,6 +103,8 @@ class SizeCodec : public Sparsifier {
   Status do_decode(State& state, const DecodeArgs& args, std::span<float> dst) const override;
 
   Spec spec_;
+  bool coded_;  ///< entries
+  SparseWire wire_;
 };
 
 /// kCorruptPayload for indices that do not ascend or do not fit.

@@ -6,7 +6,7 @@ namespace gradpress::codec {
 namespace {
 
 /// Exactly the k elements that come first by (larger magnitude, then smaller index).
-/// Payload: k u32 indices, k f32 values.
+/// Payload: k u32 indices, k f32 values; or coded entries.
 class TopKCodec final : public SizeCodec {
  public:
   explicit TopKCodec(const Spec& spec) : SizeCodec(spec) {}
@@ -15,7 +15,7 @@ class TopKCodec final : public SizeCodec {
   std::optional<double> contraction(const Shape& shape) const override {
     const std::uint64_t n = shape.elements();
     if (n == 0) return 1.0;
-    return static_cast<double>(kept_elements(spec(), n)) / static_cast<double>(n);
+    return contraction_of(static_cast<double>(kept_elements(spec(), n)), n);
   }
 
  private:

@@ -108,7 +108,7 @@ Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> t
         .name = tensors[i].name, .shape = shape, .tensor = i, .codec = plan.fit.name};
     const bool encode = plan.fit.encodes && shape.elements() >= options.least_elements &&
                         plan::why_not(plan.option, plan.fit, shape, shape_of_world).empty() &&
-                        codec::payload_bytes(plan.spec, shape) < sizeof(float) * shape.elements();
+                        codec::step_bytes(plan.spec, shape) < sizeof(float) * shape.elements();
     if (!encode) member.codec = "none";
     // Low-rank payloads are float32 and summed: what travels raw travels with them.
     const bool join = plan.fit.whole_tensor && plan.fit.rounds == 1 && options.fusion;

@@ -36,8 +36,9 @@ struct SimplePlanOptions {
 ///                                                     the messages where payloads are float32
 ///   signs and quantisers                              shards are exchanged, summed, encoded again
 ///   sparsifiers                                       all-gather
-/// Requires: a codec for every tensor. Messages hold tensors of one codec.
-/// Errors: kInvalidArgument on an unknown codec.
+/// Where a step's payloads, of all rounds, would take no fewer bytes than the tensor, it travels
+/// raw. Requires: a codec for every tensor. Messages hold tensors of one codec. Errors:
+/// kInvalidArgument on an unknown codec.
 Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> tensors,
                                                    std::span<const std::string> codecs,
                                                    const comm::Topology& topology,

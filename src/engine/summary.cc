@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "spec/facts.h"
+
 namespace gradpress::engine {
 
 std::string description_of(Runtime& runtime) {
@@ -19,6 +21,29 @@ std::string description_of(Runtime& runtime) {
   }
   return text;
 }
+
+namespace {
+
+/// Tensors that are sent raw although the codec could encode them: it would save nothing.
+std::string without_gain(const std::vector<sync::MessageSpec>& messages, std::string_view running) {
+  const auto spec = codec::parse_spec(running);
+  if (!spec || !codec::facts_of(*spec).encodes()) return {};
+  std::size_t tensors = 0;
+  for (const sync::MessageSpec& message : messages) {
+    for (const sync::Member& member : message.members) {
+      const bool fits = !codec::facts_of(*spec).is_low_rank() || member.shape.is_matrix();
+      const std::uint64_t raw = sizeof(float) * member.shape.elements();
+      if (member.codec == "none" && fits && codec::step_bytes(*spec, member.shape) >= raw) {
+        ++tensors;
+      }
+    }
+  }
+  if (tensors == 0) return {};
+  return "  " + std::to_string(tensors) + (tensors == 1 ? " tensor travels" : " tensors travel") +
+         " raw: " + std::string(running) + " would send no fewer bytes\n";
+}
+
+}  // namespace
 
 std::string summary_of(Runtime& runtime, std::string_view running, std::uint64_t step,
                        const comm::Topology& topology) {
@@ -50,7 +75,7 @@ std::string summary_of(Runtime& runtime, std::string_view running, std::uint64_t
     }
     text += ": " + plan::to_text(message.option) + '\n';
   }
-  return text;
+  return text + without_gain(messages, running);
 }
 
 }  // namespace gradpress::engine

@@ -14,12 +14,24 @@ namespace {
     name, least, most, whole, [](const Spec& s) { return double(s.field); },   \
         [](Spec& s, double v) { s.field = static_cast<decltype(s.field)>(v); } \
   }
+#define GRADPRESS_WORDS(name, words, field)                                                \
+  Key {                                                                                    \
+    name, 0, words.size() - 1, true, [](const Spec& s) { return double(s.field); },        \
+        [](Spec& s, double v) { s.field = static_cast<decltype(s.field)>(int(v)); }, words \
+  }
 
 constexpr double kMost = 4294967295.0;
 constexpr std::array kBlockKeys = {GRADPRESS_KEY("block", 16, 1048576, true, block)};
 constexpr std::array kTernGradKeys = {GRADPRESS_KEY("clip", 0, 1000, false, clip_sigmas)};
-constexpr std::array kDgcKeys = {GRADPRESS_KEY("sample", 0.0001, 1, false, sample)};
-constexpr std::array kRedSyncKeys = {
+constexpr std::array<std::string_view, 2> kIndexWords = {"plain", "rice"};
+constexpr std::array<std::string_view, 4> kValueWords = {"fp32", "fp16", "bf16", "2bit"};
+constexpr Key kIndexKey = GRADPRESS_WORDS("index", kIndexWords, index);
+constexpr Key kValueKey = GRADPRESS_WORDS("value", kValueWords, value);
+constexpr std::array kTopKKeys = {kIndexKey, kValueKey};
+constexpr std::array kRandomKKeys = {kValueKey};
+constexpr std::array kDgcKeys = {GRADPRESS_KEY("sample", 0.0001, 1, false, sample), kIndexKey,
+                                 kValueKey};
+constexpr std::array kRedSyncQKeys = {
     GRADPRESS_KEY("exact", 0, kMost, true, redsync.exact_max),
     GRADPRESS_KEY("trimmed", 0, kMost, true, redsync.trimmed_max),
     GRADPRESS_KEY("trim", 0, 1, false, redsync.trim_start),
@@ -29,10 +41,33 @@ constexpr std::array kRedSyncKeys = {
     GRADPRESS_KEY("probes", 1, 64, true, redsync.probes),
     GRADPRESS_KEY("reuse", 1, 1000000, true, redsync.reuse),
 };
+#undef GRADPRESS_WORDS
 #undef GRADPRESS_KEY
+
+/// The same with coded entries.
+constexpr auto kRedSyncKeys = [] {
+  std::array<Key, kRedSyncQKeys.size() + 2> keys{};
+  std::ranges::copy(kRedSyncQKeys, keys.begin());
+  keys[kRedSyncQKeys.size()] = kIndexKey;
+  keys[kRedSyncQKeys.size() + 1] = kValueKey;
+  return keys;
+}();
 
 /// Unbiased unless it clips.
 void adjust_terngrad(const Spec& spec, Traits& traits) { traits.biased = spec.clip_sigmas != 0.0; }
+
+/// How long Rice-coded gaps are depends on where the entries lie.
+void adjust_selection(const Spec& spec, Traits& traits) {
+  traits.fixed_size = traits.fixed_size && spec.index == IndexCode::kPlain;
+}
+
+/// Values of two bytes can be summed as such; codes of 2 bits cannot.
+void adjust_randomk(const Spec& spec, Traits& traits) {
+  constexpr std::array kTypes = {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16,
+                                 DataType::kBytes};
+  traits.payload_type = kTypes[static_cast<std::size_t>(spec.value)];
+  traits.reducible = spec.value != ValueCode::kTwoBits;
+}
 
 constexpr std::array kTable = {
     Facts{.kind = Kind::kNone,
@@ -90,46 +125,50 @@ constexpr std::array kTable = {
           .name = "topk",
           .family = Family::kSparse,
           .value = Value::kRatio,
-          .usage = "topk:RATIO",
+          .keys = kTopKKeys,
+          .usage = "topk:RATIO[:index=rice][:value=fp16|bf16|2bit]",
           .example = "topk:0.01",
           .about = "exactly the largest elements, with error feedback",
           .traits = {.needs_feedback = true},
-          .bytes = pair_bytes},
+          .bytes = entry_bytes,
+          .adjust = adjust_selection},
     Facts{.kind = Kind::kRandomK,
           .name = "randomk",
           .family = Family::kSparse,
           .value = Value::kRatio,
-          .usage = "randomk:RATIO",
+          .keys = kRandomKKeys,
+          .usage = "randomk:RATIO[:value=fp16|bf16|2bit]",
           .example = "randomk:0.01",
           .about = "elements drawn alike on all workers: values alone travel, all-reduce works",
           .draws = Draws::kShared,
           .traits = {.reducible = true, .payload_type = DataType::kFloat32, .needs_feedback = true},
-          .bytes = randomk_bytes},
+          .bytes = randomk_bytes,
+          .adjust = adjust_randomk},
     Facts{.kind = Kind::kDgc,
           .name = "dgc",
           .family = Family::kSparse,
           .value = Value::kRatio,
           .keys = kDgcKeys,
-          .usage = "dgc:RATIO",
+          .usage = "dgc:RATIO[:index=rice][:value=fp16|bf16|2bit]",
           .example = "dgc:0.001",
           .about = "the largest elements by a sampled threshold",
           .traits = {.needs_feedback = true, .fixed_size = false},
-          .bytes = pair_bytes},
+          .bytes = entry_bytes},
     Facts{.kind = Kind::kRedSync,
           .name = "redsync",
           .family = Family::kSparse,
           .value = Value::kRatio,
           .keys = kRedSyncKeys,
-          .usage = "redsync:RATIO",
+          .usage = "redsync:RATIO[:index=rice][:value=fp16|bf16|2bit]",
           .example = "redsync:0.001",
           .about = "the largest elements, selected by tensor size, thresholds reused",
           .traits = {.needs_feedback = true, .fixed_size = false},
-          .bytes = pair_bytes},
+          .bytes = entry_bytes},
     Facts{.kind = Kind::kRedSyncQ,
           .name = "redsync-q",
           .family = Family::kSparse,
           .value = Value::kRatio,
-          .keys = kRedSyncKeys,
+          .keys = kRedSyncQKeys,
           .usage = "redsync-q:RATIO",
           .example = "redsync-q:0.001",
           .about = "the largest elements of alternating sign, sent as indices and one mean",

@@ -35,7 +35,7 @@ enum class Draws : std::uint8_t {
 };
 std::string_view to_text(Draws draws);
 
-/// One "key=number" a codec takes, and the range it must lie in.
+/// One "key=number" a codec takes, and the range it must lie in; or "key=word".
 struct Key {
   std::string_view name;
   double least;
@@ -43,6 +43,7 @@ struct Key {
   bool whole;
   double (*get)(const Spec&);
   void (*set)(Spec&, double);
+  std::span<const std::string_view> words = {};  ///< a word stands for its place in this list
 };
 
 struct Facts {

@@ -1,11 +1,18 @@
 #include "spec/sizes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+
+#include "spec/facts.h"
 
 namespace gradpress::codec {
 
 namespace {
+
+/// A coded payload begins with the number of its entries.
+constexpr std::uint64_t kCountBytes = 4;
+constexpr std::uint64_t kTwoBitTableBytes = 16;
 
 /// P in round 0, Q in round 1. Requires: a matrix.
 std::uint64_t factor_bytes(std::uint64_t rank, const Shape& shape, unsigned round) {
@@ -33,12 +40,70 @@ std::uint64_t cast_bytes(const Spec& /*spec*/, const Shape& shape, unsigned /*ro
   return 2 * shape.elements();
 }
 
-std::uint64_t pair_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {
-  return 8 * kept_elements(spec, shape.elements());
+std::uint64_t least_kept(const Spec& spec, std::uint64_t elements) {
+  return facts_of(spec).traits.fixed_size ? kept_elements(spec, elements) : 0;
+}
+
+std::uint64_t most_kept(const Spec& spec, std::uint64_t elements) {
+  return kept_elements(spec, elements);
+}
+
+std::uint64_t value_bytes(ValueCode code, std::uint64_t count) {
+  switch (code) {
+    case ValueCode::kFp32:
+      return 4 * count;
+    case ValueCode::kFp16:
+    case ValueCode::kBf16:
+      return 2 * count;
+    case ValueCode::kTwoBits:
+      return count == 0 ? 0 : kTwoBitTableBytes + ceil_div(count, 4);
+  }
+  return 0;
+}
+
+unsigned rice_bits(const Spec& spec, std::uint64_t elements) {
+  const std::uint64_t kept = kept_elements(spec, elements);
+  if (kept == 0) return 0;
+  return static_cast<unsigned>(std::bit_width(ceil_div(4812 * elements, 10000 * kept) - 1));
+}
+
+std::uint64_t entry_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {
+  const std::uint64_t n = shape.elements();
+  const std::uint64_t count = most_kept(spec, n);
+  if (!has_coded_entries(spec)) return 8 * count;
+  if (count == 0) return 0;
+  const std::uint64_t head = kCountBytes + value_bytes(spec.value, count);
+  if (spec.index == IndexCode::kPlain) return head + 4 * count;
+  const unsigned bits = rice_bits(spec, n);
+  return head + ceil_div(count * bits, 8) + ceil_div(count + ((n - count) >> bits), 8);
+}
+
+std::uint64_t step_bytes(const Spec& spec, const Shape& shape) {
+  const Facts& facts = facts_of(spec);
+  const unsigned parts = std::max(facts.cycle, facts.traits.rounds);
+  std::uint64_t sum = 0;
+  for (unsigned part = 0; part < parts; ++part) sum += payload_bytes(spec, shape, part);
+  return ceil_div(sum, facts.cycle);
+}
+
+double expected_bytes(const Spec& spec, const Shape& shape, unsigned round) {
+  const std::uint64_t n = shape.elements();
+  const std::uint64_t count = kept_elements(spec, n);
+  if (spec.index != IndexCode::kRice || count == 0) {
+    return static_cast<double>(payload_bytes(spec, shape, round));
+  }
+  const unsigned bits = rice_bits(spec, n);
+  // A gap is geometric: it is a multiple of 2^bits long with this probability to go on.
+  const double density = static_cast<double>(count) / static_cast<double>(n);
+  const double more = std::pow(1.0 - density, std::exp2(bits));
+  const double high_bits = static_cast<double>(count) * (1.0 + more / (1.0 - more));
+  return static_cast<double>(kCountBytes + value_bytes(spec.value, count) +
+                             ceil_div(count * bits, 8)) +
+         high_bits / 8.0;
 }
 
 std::uint64_t randomk_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {
-  return 4 * kept_elements(spec, shape.elements());
+  return value_bytes(spec.value, kept_elements(spec, shape.elements()));
 }
 
 std::uint64_t redsync_q_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <optional>
 #include <span>
 
 #include "spec/facts.h"
@@ -67,12 +66,24 @@ Status set_key(const Facts& facts, std::string_view text, std::string_view part,
     return Status::error(Code::kInvalidArgument, "codec \"", text, "\": ", facts.name,
                          " has no parameter \"", name, "\"; it has ", keys.empty() ? "none" : keys);
   }
-  const auto number = parse_number(part.substr(equals + 1));
+  const std::string_view value = part.substr(equals + 1);
+  if (!key->words.empty()) {
+    const auto word = std::ranges::find(key->words, value);
+    if (word == key->words.end()) {
+      std::string words;
+      for (const auto known : key->words) words.append(words.empty() ? "" : ", ").append(known);
+      return Status::error(Code::kInvalidArgument, "codec \"", text, "\": ", name, " wants one of ",
+                           words, ", got \"", value, "\"");
+    }
+    key->set(spec, static_cast<double>(word - key->words.begin()));
+    return {};
+  }
+  const auto number = parse_number(value);
   if (!number || *number < key->least || *number > key->most ||
       (key->whole && *number != std::floor(*number))) {
     return Status::error(Code::kInvalidArgument, "codec \"", text, "\": ", name, " wants a ",
                          key->whole ? "whole " : "", "number from ", key->least, " to ", key->most,
-                         ", got \"", part.substr(equals + 1), "\"");
+                         ", got \"", value, "\"");
   }
   key->set(spec, *number);
   return {};
@@ -115,6 +126,20 @@ Result<Spec> parse_spec(std::string_view text) {
   return spec;
 }
 
+std::optional<double> value_of(const Spec& spec) {
+  switch (facts_of(spec).value) {
+    case Value::kNothing:
+      return std::nullopt;
+    case Value::kRatio:
+      return spec.ratio;
+    case Value::kBits:
+      return spec.bits;
+    case Value::kRank:
+      return spec.rank;
+  }
+  return std::nullopt;
+}
+
 std::string to_text(const Spec& spec) {
   const Facts& facts = facts_of(spec.kind);
   std::string text(facts.name);
@@ -122,14 +147,16 @@ std::string to_text(const Spec& spec) {
     text += before;
     detail::append_number(text, value);
   };
-  if (facts.value == Value::kRatio) add(":", spec.ratio);
-  if (facts.value == Value::kBits) add(":", spec.bits);
-  if (facts.value == Value::kRank) add(":", spec.rank);
+  if (const auto value = value_of(spec)) add(":", *value);
   const Spec defaults;
   for (const Key& key : facts.keys) {
     if (key.get(spec) == key.get(defaults)) continue;
     text.append(":").append(key.name);
-    add("=", key.get(spec));
+    if (key.words.empty()) {
+      add("=", key.get(spec));
+    } else {
+      text.append("=").append(key.words[static_cast<std::size_t>(key.get(spec))]);
+    }
   }
   return text;
 }

@@ -6,6 +6,7 @@
 #include <gradpress/status.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,20 @@ enum class Kind : std::uint8_t {
   kInt8,
   kPowerSgd,
   kAcpSgd,
+};
+
+/// How a sparsifier's payload writes indices ("index=").
+enum class IndexCode : std::uint8_t {
+  kPlain,  ///< a u32 each
+  kRice,   ///< gaps in Rice code, its parameter derived from the density
+};
+
+/// How a sparsifier's payload writes values ("value="). What rounding loses stays in the residual.
+enum class ValueCode : std::uint8_t {
+  kFp32,
+  kFp16,
+  kBf16,
+  kTwoBits,  ///< sign, and whether above the mean magnitude; a table of the four bins' means
 };
 
 /// RedSync's choice of a selection method by size, and the search's numbers. Sizes in elements.
@@ -57,12 +72,14 @@ struct Spec {
       2.5;            ///< terngrad: clip beyond this many standard deviations, 0 = never ("clip=")
   unsigned rank = 0;  ///< low-rank codecs
   double sample = 0.01;  ///< dgc: share of the elements sampled for the threshold ("sample=")
+  IndexCode index = IndexCode::kPlain;  ///< topk, dgc, redsync
+  ValueCode value = ValueCode::kFp32;   ///< topk, dgc, redsync, randomk
   RedSyncTuning redsync{};
 
   friend bool operator==(const Spec&, const Spec&) = default;
 };
 
-/// Parses "name", "name:value" and "name:value:key=number:…".
+/// Parses "name", "name:value" and "name:value:key=number:…"; some keys take words ("value=fp16").
 /// Errors: kInvalidArgument: unknown name (with the list), missing, malformed or out-of-range
 /// parameter.
 Result<Spec> parse_spec(std::string_view text);
@@ -70,14 +87,34 @@ Result<Spec> parse_spec(std::string_view text);
 /// The shortest text that parses to `spec`.
 std::string to_text(const Spec& spec);
 
+/// The number behind the name's colon; none where the kind takes none.
+std::optional<double> value_of(const Spec& spec);
+
 /// Entries a sparsifier keeps of `elements`: ⌈ratio · elements⌉, the product in IEEE double, at
 /// least 1, at most all.
 std::uint64_t kept_elements(const Spec& spec, std::uint64_t elements);
+
+/// The fewest and the most entries that a sparsifier's payload has.
+std::uint64_t least_kept(const Spec& spec, std::uint64_t elements);
+std::uint64_t most_kept(const Spec& spec, std::uint64_t elements);
+
+/// Whether a sparsifier's payload has another form than u32 indices and f32 values.
+constexpr bool has_coded_entries(const Spec& spec) {
+  return spec.index != IndexCode::kPlain || spec.value != ValueCode::kFp32;
+}
 
 /// Payload bytes for a tensor of `shape`: exact for fixed-size codecs, the most for the others. For
 /// powersgd `round` 0 is P (rows) and 1 is Q (columns); for acpsgd the same numbers name the two
 /// alternating steps.
 std::uint64_t payload_bytes(const Spec& spec, const Shape& shape, unsigned round = 0);
+
+/// The bytes that a tensor's payloads take in a step: of all rounds, the mean where kinds of steps
+/// take turns. A codec saves where that is below 4 bytes an element.
+std::uint64_t step_bytes(const Spec& spec, const Shape& shape);
+
+/// The bytes that payloads use on average, where kept elements lie independently of each other:
+/// payload_bytes, but for Rice-coded indices.
+double expected_bytes(const Spec& spec, const Shape& shape, unsigned round = 0);
 
 /// min(rank, rows, cols); 0 for tensors a low-rank codec sends dense.
 std::uint64_t effective_rank(const Spec& spec, const Shape& shape);

@@ -112,9 +112,45 @@ TEST(CCodecs, AreListedWithExamplesThatAreOnes) {
   for (const Json& entry : list) {
     const auto example = entry["example"].get<std::string>();
     EXPECT_TRUE(call(gradpress_codec_check, example.c_str())) << example;
+    EXPECT_TRUE(example.starts_with(entry["name"].get<std::string>())) << example;
+    EXPECT_FALSE(entry["about"].get<std::string>().empty());
   }
   EXPECT_REFUSED(call(gradpress_codec_check, "topk:2"), "topk");
   EXPECT_REFUSED(call(gradpress_codec_check, "bogus"), "bogus");
+}
+
+TEST(CCodecs, FactsAreThoseOfTheTextAndOfItsCodec) {
+  std::string text;
+  ASSERT_TRUE(test::call_for_text(text, gradpress_codec_facts, "topk:1e-2:value=fp16"));
+  const Json topk = Json::parse(text);
+  EXPECT_EQ(topk["name"], "topk");
+  EXPECT_EQ(topk["text"], "topk:0.01:value=fp16");
+  EXPECT_EQ(topk["family"], "sparse");
+  EXPECT_EQ(topk["value"], 0.01);
+  EXPECT_EQ(topk["keys"], Json({{"value", "fp16"}}));
+  EXPECT_EQ(topk["feedback"], "needed");
+  ASSERT_TRUE(test::call_for_text(text, gradpress_codec_facts, "acpsgd:4"));
+  const Json acpsgd = Json::parse(text);
+  EXPECT_EQ(acpsgd["cycle"], 2);
+  EXPECT_EQ(acpsgd["draws"], "shared");
+  ASSERT_TRUE(test::call_for_text(text, gradpress_codec_facts, "none"));
+  EXPECT_TRUE(Json::parse(text)["value"].is_null());
+  EXPECT_REFUSED(test::call_for_text(text, gradpress_codec_facts, "topk:2"), "at most 1");
+}
+
+TEST(CCodecs, StepBytesAreThoseOfAllRoundsAndTheMeanOfStepsThatTakeTurns) {
+  const std::uint64_t dims[] = {64, 32};
+  const auto bytes = [&](const char* codec) {
+    std::uint64_t got = 0;
+    EXPECT_TRUE(call(gradpress_codec_step_bytes, codec, dims, 2, &got));
+    return got;
+  };
+  EXPECT_EQ(bytes("none"), 4U * 64 * 32);
+  EXPECT_EQ(bytes("powersgd:4"), 4U * 4 * (64 + 32));
+  EXPECT_EQ(bytes("acpsgd:4"), 4U * 4 * (64 + 32) / 2);
+  std::uint64_t got = 0;
+  EXPECT_REFUSED(call(gradpress_codec_step_bytes, "bogus", dims, 2, &got), "bogus");
+  EXPECT_REFUSED(call(gradpress_codec_step_bytes, "none", dims, 2, nullptr), "bytes is NULL");
 }
 
 TEST(CCodecs, RefuseWhatDoesNotFit) {

@@ -55,12 +55,17 @@ TEST_P(EveryCodec, NothingIsLostWhateverCodecsFollowEachOther) {
   for (const Status& status : failures) EXPECT_TRUE(status.is_ok()) << status.message();
   // 15 steps of sums of a few units each, in single precision; all-reduce rounds sums of halves
   // once more, and nobody keeps what that loses.
-  EXPECT_LT(ledger.worst(), std::string_view(GetParam()) == "fp16" ? 2e-2 : 2e-3);
+  const std::string_view codec = GetParam();
+  const bool sums_bfloats = codec == "randomk:0.1:value=bf16";  // 3 bits fewer
+  EXPECT_LT(ledger.worst(), sums_bfloats ? 0.16 : codec == "fp16" ? 2e-2 : 2e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, EveryCodec,
                          testing::Values("fp16", "efsign", "topk:0.01", "randomk:0.1", "acpsgd:4",
-                                         "powersgd:2", "dgc:0.01", "redsync:0.01"),
+                                         "powersgd:2", "dgc:0.01", "redsync:0.01",
+                                         "topk:0.05:index=rice:value=fp16",
+                                         "dgc:0.05:index=rice:value=2bit", "randomk:0.1:value=bf16",
+                                         "randomk:0.1:value=2bit"),
                          [](const auto& param) {
                            std::string name;
                            for (const char c : std::string(param.param)) {
@@ -91,6 +96,26 @@ TEST(Engine, SaysWhenCompressionIsNotInEffect) {
   for (const Status& status : failures) EXPECT_TRUE(status.is_ok()) << status.message();
   ASSERT_EQ(lines.size(), kWorkers);
   EXPECT_NE(lines.front().find("not in effect"), std::string::npos) << lines.front();
+}
+
+TEST(Engine, PowerSgdIsNotUsedWhereItsTwoRoundsSendNoFewerBytes) {
+  // The first round of fc.weight, 30 x 40 floats, is half of its 40 x 60; both together are 1.25 of
+  // it.
+  const EngineOptions options{.codec = "powersgd:30", .least_elements = 1};
+  const auto failures = on_every_rank(alike(options), [](unsigned rank, Engine& engine) {
+    Gradients gradients = gradients_of(rank, 0);
+    const auto done = test::run_step(engine, gradients);
+    ASSERT_TRUE(done.has_value()) << done.error().message();
+    const std::string summary = engine.summary();
+    EXPECT_NE(summary.find("3 tensors travel raw: powersgd:30 would send no fewer bytes"),
+              std::string::npos)
+        << summary;
+    ASSERT_TRUE(engine.set_codec("none").is_ok());
+    const auto raw = test::run_step(engine, gradients);
+    ASSERT_TRUE(raw.has_value()) << raw.error().message();
+    EXPECT_LE(done->sent.inter, raw->sent.inter);
+  });
+  for (const Status& status : failures) EXPECT_TRUE(status.is_ok()) << status.message();
 }
 
 TEST(Engine, NanOnOneRankIsKnownToAllAndLeavesNoTrace) {

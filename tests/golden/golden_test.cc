@@ -169,6 +169,19 @@ TEST(GoldenByHand, SmallPayloadsAreAsWorkedOutOnPaper) {
       {"topk:0.5", x, "020000000300000000004040000080c0"},
       // A tie goes to the smaller index.
       {"topk:0.25", {2.0F, -2.0F, 2.0F, 1.0F}, "0000000000000040"},
+      // Two entries, 3 and −4, and of the gaps 2 and 0 no low bits: zero, zero, one, one.
+      {"topk:0.5:index=rice", x, "0200000000004040000080c00c"},
+      {"topk:0.5:index=rice:value=fp16", x, "02000000004200c40c"},
+      {"topk:0.5:index=rice:value=bf16", x, "02000000404080c00c"},
+      // The mean magnitude is 3.5: 3 is code 0 and −4 code 3; a table of 3, 0, 0, −4.
+      {"topk:0.5:value=2bit", x,
+       "0200000000004040"
+       "0000000000000000"
+       "000080c00c"
+       "0200000003000000"},
+      // One of four: one low bit. A gap of 3 is the low bit 1, then zero, one.
+      {"topk:0.25:index=rice", {0.0F, 0.0F, 0.0F, 5.0F}, "010000000000a0400102"},
+      {"randomk:1:value=fp16", x, "003c00c0004200c4"},
       // 4 / 127 = 2^-5 · 1.00787… = 3d010204; 31.75 → 32, −63.5 → −64 (even), 95.25 → 95, −127.
       {"int8", x, "0402013d20c05f81"},
       // Powers of two round to themselves: 2^e is e + 110, the sign adds 128.

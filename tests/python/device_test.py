@@ -544,7 +544,7 @@ def codecs_without_such_a_path_are_named():
     session = session_of(parameters, "topk:0.05")
     reduced(session, parameters, [noise((64, 64), 1)])
     kept = session.checkpoint()
-    for codec in ("auto", "qsgd:4", "bogus", "topk", "topk:0", "topk:1.5", "topk:nan", "acpsgd:1.5", "acpsgd:0", "none:1", ""):
+    for codec in ("auto", "qsgd:4", "bogus", "topk", "topk:0", "topk:1.5", "topk:nan", "acpsgd:1.5", "acpsgd:0", "none:1", "", "topk:0.1:value=fp16"):
         assert not DeviceSession.can(codec), codec
         refused(lambda: session_of(parameters, codec), codec, "p0")
         refused(lambda: session.set_codec(codec), codec, "p0")
@@ -607,7 +607,7 @@ def place_of(shape, number=0, seed=0):
 
 
 def payload(codec, x, step=0):
-    made = families.make(specs.parse(codec), place_of(x.shape), 0)
+    made = families.make(families.parse(codec), place_of(x.shape), 0)
     assert made.spec.text() == codec, made.spec
     return bytes(made.encode(x.reshape(-1), step, None, 2).payload.view(torch.uint8).tolist())
 
@@ -618,7 +618,7 @@ def payloads_are_those_of_the_wire_format():
     bits = sum(1 << index for index, value in enumerate(x.reshape(-1).tolist()) if math.copysign(1, value) < 0)
     assert payload("efsign", x) == struct.pack("<f", float(x.abs().mean())) + bits.to_bytes(8, "little")
     y = noise((12, 20), 1)
-    acpsgd = families.make(specs.parse("acpsgd:3"), place_of(y.shape), 0)
+    acpsgd = families.make(families.parse("acpsgd:3"), place_of(y.shape), 0)
     left = y @ acpsgd.factors()["right"].t()  # 12 x 3
     sent = acpsgd.encode(y.reshape(-1), 0, None, 2).payload
     assert models.relative(sent, left.t().reshape(-1)) < 1e-6  # column after column
@@ -659,7 +659,7 @@ def random_words_are_those_of_the_host_codecs():
         options = {"seed": seed, "tensor": number}
         elements = shape[0] * shape[1]
         randomk = _native.Codec("randomk:0.05", shape, options)
-        kept = specs.parse("randomk:0.05").kept(elements)
+        kept = families.parse("randomk:0.05").kept(elements)
         out = torch.zeros(elements)
         randomk.decode(struct.pack(f"<{kept}f", *range(1, kept + 1)), step, 1.0, out.data_ptr(), elements)
         drawn = random_words.Strata(elements, kept, torch.device("cpu")).draw(random_words.key(seed, number, step))
@@ -668,7 +668,7 @@ def random_words_are_those_of_the_host_codecs():
         for codec in ("powersgd:3", "acpsgd:3"):
             extras = _native.Codec(codec, shape, options).extras()
             theirs = torch.frombuffer(bytearray(extras[-4 * 3 * shape[1]:]), dtype=torch.float32).view(3, shape[1])
-            ours = families.make(specs.parse(codec), place_of(shape, number, seed), 0).factors()["right"]
+            ours = families.make(families.parse(codec), place_of(shape, number, seed), 0).factors()["right"]
             if codec == "powersgd:3":
                 assert torch.equal(theirs, ours)
             else:  # the same basis, up to signs and rounding

@@ -207,12 +207,17 @@ std::uint64_t run_seed() {
 
 std::vector<std::string> codec_texts() {
   static const std::map<std::string_view, std::vector<std::string>> further = {
-      {"topk", {"topk:1", "topk:0.001"}},
-      {"randomk", {"randomk:1", "randomk:0.3"}},
-      {"dgc", {"dgc:1", "dgc:0.05:sample=0.2"}},
+      {"topk",
+       {"topk:1", "topk:0.001", "topk:0.1:index=rice", "topk:0.1:value=fp16",
+        "topk:0.1:index=rice:value=fp16", "topk:0.1:index=rice:value=bf16",
+        "topk:0.1:index=rice:value=2bit", "topk:1:index=rice:value=2bit"}},
+      {"randomk",
+       {"randomk:1", "randomk:0.3", "randomk:0.3:value=fp16", "randomk:0.3:value=bf16",
+        "randomk:0.3:value=2bit"}},
+      {"dgc", {"dgc:1", "dgc:0.05:sample=0.2", "dgc:0.05:index=rice:value=fp16"}},
       {"redsync",
        {"redsync:0.05:exact=0:trimmed=1000000", "redsync:0.05:exact=0:trimmed=0:reuse=1",
-        "redsync:0.05:exact=0:trimmed=0"}},
+        "redsync:0.05:exact=0:trimmed=0", "redsync:0.05:exact=0:trimmed=0:index=rice:value=2bit"}},
       {"redsync-q", {"redsync-q:0.05:exact=0:trimmed=1000000", "redsync-q:0.05:exact=0:trimmed=0"}},
       {"qsgd", {"qsgd:2", "qsgd:4:block=16", "qsgd:8:block=64"}},
       {"terngrad", {"terngrad:clip=0"}},

@@ -24,6 +24,11 @@ std::uint64_t mix(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
+std::uint16_t read_u16(std::span<const std::byte> bytes, std::size_t at) {
+  return static_cast<std::uint16_t>(std::to_integer<unsigned>(bytes[at]) |
+                                    std::to_integer<unsigned>(bytes[at + 1]) << 8);
+}
+
 std::uint64_t blocks(const codec::Spec& spec, std::uint64_t n) {
   return (n + spec.block - 1) / spec.block;
 }
@@ -125,12 +130,70 @@ std::uint64_t stratum_index(const Words& words, std::uint64_t j, std::uint64_t k
   return begin + (std::uint64_t{words[j]} * width >> 32);
 }
 
-std::vector<std::uint32_t> read_indices(const codec::Spec& spec, std::span<const std::byte> bytes) {
-  const bool shared_value = spec.kind == Kind::kRedSyncQ;
-  const std::size_t first = shared_value ? 4 : 0;
-  std::vector<std::uint32_t> indices((bytes.size() - first) / (shared_value ? 4 : 8));
-  for (std::size_t j = 0; j < indices.size(); ++j) indices[j] = read_u32(bytes, first + 4 * j);
-  return indices;
+std::vector<Entry> read_values(codec::ValueCode code, std::span<const std::byte> bytes,
+                               std::size_t first, std::size_t count) {
+  using codec::ValueCode;
+  std::vector<Entry> entries(count);
+  for (std::size_t j = 0; j < count; ++j) {
+    Entry& entry = entries[j];
+    if (code == ValueCode::kFp32) entry.value = read_f32(bytes, first + 4 * j);
+    if (code == ValueCode::kFp16) entry.value = half_value(read_u16(bytes, first + 2 * j));
+    if (code == ValueCode::kBf16) entry.value = bfloat_value(read_u16(bytes, first + 2 * j));
+    if (code != ValueCode::kTwoBits) continue;
+    entry.code = (read_bit(bytes, first + 16, 2 * j) ? 1U : 0U) +
+                 (read_bit(bytes, first + 16, 2 * j + 1) ? 2U : 0U);
+    entry.value = read_f32(bytes, first + 4 * entry.code);
+  }
+  return entries;
+}
+
+std::vector<Entry> read_entries(const codec::Spec& spec, std::span<const std::byte> bytes,
+                                std::uint64_t n) {
+  if (spec.kind == Kind::kRedSyncQ) {
+    std::vector<Entry> entries((bytes.size() - 4) / 4);
+    for (std::size_t j = 0; j < entries.size(); ++j) {
+      entries[j] = {.index = read_u32(bytes, 4 + 4 * j), .value = read_f32(bytes, 0)};
+    }
+    return entries;
+  }
+  if (!codec::has_coded_entries(spec)) {
+    const std::size_t count = bytes.size() / 8;
+    if (bytes.size() != 8 * count) return {};
+    std::vector<Entry> entries = read_values(spec.value, bytes, 4 * count, count);
+    for (std::size_t j = 0; j < count; ++j) entries[j].index = read_u32(bytes, 4 * j);
+    return entries;
+  }
+  if (bytes.empty()) return {};
+  const std::size_t count = read_u32(bytes, 0);
+  const std::size_t value_bytes = spec.value == codec::ValueCode::kTwoBits ? 16 + (count + 3) / 4
+                                  : spec.value == codec::ValueCode::kFp32  ? 4 * count
+                                                                           : 2 * count;
+  std::vector<Entry> entries = read_values(spec.value, bytes, 4, count);
+  const std::size_t first = 4 + value_bytes;
+  if (spec.index == codec::IndexCode::kPlain) {
+    if (bytes.size() != first + 4 * count) return {};
+    for (std::size_t j = 0; j < count; ++j) entries[j].index = read_u32(bytes, first + 4 * j);
+    return entries;
+  }
+  unsigned bits = 0;
+  while ((10000 * codec::kept_elements(spec, n) << bits) < 4812 * n) ++bits;
+  const std::size_t high = first + (count * bits + 7) / 8;
+  std::uint64_t at = 0;
+  std::uint64_t next = 0;
+  for (std::size_t j = 0; j < count; ++j) {
+    std::uint64_t gap = 0;
+    for (unsigned b = 0; b < bits; ++b) {
+      if (read_bit(bytes, first, j * bits + b)) gap |= std::uint64_t{1} << b;
+    }
+    while (high + at / 8 < bytes.size() && !read_bit(bytes, high, at)) {
+      gap += std::uint64_t{1} << bits;
+      ++at;
+    }
+    ++at;
+    entries[j].index = next + gap;
+    next = entries[j].index + 1;
+  }
+  return bytes.size() == high + (at + 7) / 8 ? entries : std::vector<Entry>();
 }
 
 int read_code(const codec::Spec& spec, std::span<const std::byte> bytes, std::uint64_t n,
@@ -158,9 +221,7 @@ std::vector<double> read_payload(const codec::Spec& spec, std::span<const std::b
     case Kind::kFp16:
     case Kind::kBf16:
       each([&](std::uint64_t i) {
-        const auto bits =
-            static_cast<std::uint16_t>(std::to_integer<unsigned>(bytes[2 * i]) |
-                                       std::to_integer<unsigned>(bytes[2 * i + 1]) << 8);
+        const std::uint16_t bits = read_u16(bytes, 2 * i);
         return spec.kind == Kind::kFp16 ? half_value(bits) : bfloat_value(bits);
       });
       break;
@@ -179,18 +240,16 @@ std::vector<double> read_payload(const codec::Spec& spec, std::span<const std::b
     case Kind::kDgc:
     case Kind::kRedSync:
     case Kind::kRedSyncQ: {
-      const auto indices = read_indices(spec, bytes);
-      const bool shared_value = spec.kind == Kind::kRedSyncQ;
-      for (std::size_t j = 0; j < indices.size(); ++j) {
-        const std::size_t at = shared_value ? 0 : 4 * (indices.size() + j);
-        if (indices[j] < n) out[indices[j]] = read_f32(bytes, at);
+      for (const Entry& entry : read_entries(spec, bytes, n)) {
+        if (entry.index < n) out[entry.index] = entry.value;
       }
       break;
     }
     case Kind::kRandomK: {
-      const std::uint64_t k = bytes.size() / 4;
+      const std::uint64_t k = codec::kept_elements(spec, n);
+      const auto values = read_values(spec.value, bytes, 0, k);
       for (std::uint64_t j = 0; j < k; ++j) {
-        out[stratum_index(words, j, k, n)] = read_f32(bytes, 4 * j);
+        out[stratum_index(words, j, k, n)] = values[j].value;
       }
       break;
     }

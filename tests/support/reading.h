@@ -46,8 +46,18 @@ bool read_bit(std::span<const std::byte> bytes, std::size_t first_byte, std::uin
 
 /// The index randomk takes from stratum `j` of `k`.
 std::uint64_t stratum_index(const Words& words, std::uint64_t j, std::uint64_t k, std::uint64_t n);
-/// A sparse payload's entries. `per_entry` is 8 with values of their own, 4 behind one shared one.
-std::vector<std::uint32_t> read_indices(const codec::Spec& spec, std::span<const std::byte> bytes);
+/// A sparse payload's entry. `code` is 0…3 where values have 2 bits, else 0.
+struct Entry {
+  std::uint64_t index = 0;
+  double value = 0.0;
+  unsigned code = 0;
+};
+/// A sparse payload's entries, of a shard of n elements. Empty if its length does not fit them.
+std::vector<Entry> read_entries(const codec::Spec& spec, std::span<const std::byte> bytes,
+                                std::uint64_t n);
+/// `count` values of their own, from `first` on; indices are left 0.
+std::vector<Entry> read_values(codec::ValueCode code, std::span<const std::byte> bytes,
+                               std::size_t first, std::size_t count);
 /// The integer that qsgd and int8 store for element `i`.
 int read_code(const codec::Spec& spec, std::span<const std::byte> bytes, std::uint64_t n,
               std::uint64_t i);

@@ -5,6 +5,7 @@ ctypes releases the GIL during every call but that of a bucket. No thread of the
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import pathlib
@@ -54,6 +55,8 @@ _FUNCTIONS: Mapping[str, Tuple[Any, Sequence[Any]]] = {
     "gradpress_codec_decode": (c_int32, [c_void_p, c_char_p, c_size_t, c_uint64, c_float, c_void_p, c_uint64,
                                          POINTER(c_void_p)]),
     "gradpress_codec_save_extras": (c_int32, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "gradpress_codec_facts": (c_int32, [c_char_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "gradpress_codec_step_bytes": (c_int32, [c_char_p, POINTER(c_uint64), c_size_t, POINTER(c_uint64), POINTER(c_void_p)]),
     "gradpress_codec_check": (c_int32, [c_char_p, POINTER(c_void_p)]),
     "gradpress_codec_describe": (c_int32, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
 }
@@ -130,6 +133,20 @@ def check_codec(text: str) -> None:
     """Raises ValueError if no codec has this text. "auto" is none of the codecs but is fine for an engine."""
     if text != "auto":
         call(library.gradpress_codec_check, text.encode())
+
+
+@functools.lru_cache(maxsize=256)
+def codec_facts(text: str) -> Mapping[str, Any]:
+    """What a codec's text says and what is true of that codec, as gradpress_codec_facts tells it. Errors: ValueError."""
+    facts: Mapping[str, Any] = json.loads(call_for_bytes(library.gradpress_codec_facts, text.encode()))
+    return facts
+
+
+def codec_step_bytes(text: str, shape: Sequence[int]) -> int:
+    """The bytes that a tensor's payloads take in a step, all rounds together."""
+    found = c_uint64()
+    call(library.gradpress_codec_step_bytes, text.encode(), (c_uint64 * len(shape))(*shape), len(shape), byref(found))
+    return found.value
 
 
 def checkpoint_residuals(checkpoint: bytes) -> bytes:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gradpress import _checkpoint, _group, _native, _torch_versions
-from gradpress._device import DeviceSession
+from gradpress._device import DeviceSession, families
 from gradpress._schedule import as_schedule
 from gradpress._session import HostSession, check_types
 from gradpress._settings import (Codec, Parameters, Rules, Settings, check_codec, check_rules, check_rules_match, codec_of)
@@ -117,7 +117,7 @@ class Synchronizer:
         missing = [codec for codec in codecs if not DeviceSession.can(codec)]
         if asked == "torch" and missing:
             raise ValueError(f"gradpress: GRADPRESS_DEVICE_PATH=torch: {', '.join(missing)} cannot be computed by torch's "
-                             "operators; none, fp16, bf16, topk, randomk, efsign, powersgd and acpsgd can")
+                             f"operators; {', '.join(families.CODECS)} can")
         elsewhere = any(tensor.device.type != "cpu" for _, tensor in self._parameters or ())
         return asked == "torch" or (asked == "" and elsewhere and not missing and self._settings.momentum is None)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Dict, Type
 
+from gradpress._device import spec as specs
 from gradpress._device.acpsgd import AcpSgd
 from gradpress._device.cast import Bf16, Fp16
 from gradpress._device.codec import Place, TensorCodec
@@ -16,16 +17,25 @@ from gradpress._device.topk import TopK
 _FAMILIES: Dict[str, Type[TensorCodec]] = {
     "none": Raw, "fp16": Fp16, "bf16": Bf16, "topk": TopK, "randomk": RandomK, "efsign": EfSign, "powersgd": PowerSgd,
     "acpsgd": AcpSgd}
+CODECS = tuple(_FAMILIES)
 _ELEMENT_BYTES = {"torch.float16": 2, "torch.bfloat16": 2, "torch.float32": 4, "torch.float64": 8}
+
+
+def parse(text: str) -> Spec:
+    """Errors: ValueError on a text that is no codec of the device path."""
+    spec = specs.parse(text)
+    if spec.name not in _FAMILIES:
+        raise ValueError(f"gradpress: codec \"{text}\" does not run on a device; the device path has {', '.join(CODECS)}")
+    return spec
 
 
 def make(spec: Spec, place: Place, least_elements: int) -> TensorCodec:
     """A tensor that is too small to gain travels raw."""
     family = _FAMILIES[spec.name]
     shape = place.shape
-    low_rank = spec.name in ("powersgd", "acpsgd")
+    low_rank = spec.family == "low-rank"
     gains = (shape.elements >= least_elements and (shape.is_matrix or not low_rank) and
-             spec.payload_bytes(shape) < _ELEMENT_BYTES[str(place.dtype)] * shape.elements)
+             spec.step_bytes(shape) < _ELEMENT_BYTES[str(place.dtype)] * shape.elements)
     if not gains and not family.elementwise:
-        spec, family = Spec("none"), Raw
+        spec, family = specs.parse("none"), Raw
     return family(spec, place)

@@ -63,7 +63,7 @@ class _Bucket:
 
 
 class DeviceSession:
-    """A session for gradients that stay on their device: none, fp16, bf16, topk, randomk, efsign, powersgd and acpsgd.
+    """A session for gradients that stay on their device, with the codecs that `families` has.
 
     A bucket is a message (one per kind of collective, if its codecs need several). Error feedback is float32 in device
     memory. Collectives are started by the caller of push() alone, in the order of buckets, on DDP's process group; what
@@ -108,7 +108,7 @@ class DeviceSession:
     def can(codec: str) -> bool:
         """Whether a codec's text has a device path."""
         try:
-            specs.parse(codec)
+            families.parse(codec)
         except ValueError:
             return False
         return True
@@ -278,7 +278,7 @@ class DeviceSession:
         for kept in self._kept:
             text = specs.rule_for(kept.name, self._rules)
             try:
-                wanted.append(specs.parse(codec if text is None else text))
+                wanted.append(families.parse(codec if text is None else text))
             except ValueError as error:
                 raise ValueError(f"{error} (for parameter {kept.name} on device {kept.tensor.device})") from None
         made = []

@@ -1,46 +1,34 @@
-"""The codecs that run on a device: their texts, and the bytes they send."""
+"""Codecs as the device path sees them: what their texts say, and the bytes they send."""
 from __future__ import annotations
 
 import math
 import re
 from typing import NamedTuple, Optional, Sequence
 
-CODECS = ("none", "fp16", "bf16", "topk", "randomk", "efsign", "powersgd", "acpsgd")
-
-_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_MOST_RANK = 1024
+from gradpress import _native
 
 
 class Spec(NamedTuple):
     """A parsed codec text."""
     name: str
-    ratio: float = 1.0  # topk, randomk: kept share of the elements
-    rank: int = 0  # powersgd, acpsgd
+    shortest: str
+    family: str
+    value: float = 0.0  # a sparsifier's ratio, a low-rank codec's rank
+
+    @property
+    def rank(self) -> int:
+        return int(self.value) if self.family == "low-rank" else 0
 
     def text(self) -> str:
-        if self.name in ("topk", "randomk"):
-            return f"{self.name}:{self.ratio!r}"
-        return f"{self.name}:{self.rank}" if self.rank else self.name
+        return self.shortest
 
     def kept(self, elements: int) -> int:
         """Elements that a sparsifier keeps: ⌈ratio · elements⌉ in IEEE double, at least 1, at most all."""
-        return min(max(math.ceil(self.ratio * elements), 1), elements)
+        return min(max(math.ceil(self.value * elements), 1), elements)
 
-    def payload_bytes(self, shape: MatrixShape) -> int:
-        """Bytes of one step's payloads as docs/wire_format.md counts them; of acpsgd's two kinds of steps the first."""
-        n = shape.elements
-        if self.name == "topk":
-            return 8 * self.kept(n)
-        if self.name == "randomk":
-            return 4 * self.kept(n)
-        if self.name == "efsign":
-            return sign_bytes(n) + 4
-        if self.name in ("fp16", "bf16"):
-            return 2 * n
-        rank = min(self.rank, shape.rows, shape.cols)
-        if self.name == "powersgd":
-            return 4 * rank * (shape.rows + shape.cols)
-        return 4 * rank * shape.rows if self.name == "acpsgd" else 4 * n
+    def step_bytes(self, shape: MatrixShape) -> int:
+        """Bytes of one step's payloads."""
+        return _native.codec_step_bytes(self.shortest, (shape.rows, shape.cols) if shape.is_matrix else (shape.elements,))
 
 
 class MatrixShape(NamedTuple):
@@ -64,24 +52,12 @@ def sign_bytes(elements: int) -> int:
 
 
 def parse(text: str) -> Spec:
-    """Errors: ValueError on a text that is no codec of the device path."""
-    name, colon, value = text.partition(":")
-    if name not in CODECS:
-        raise ValueError(f"gradpress: codec \"{text}\" does not run on a device; the device path has {', '.join(CODECS)}")
-    number = float(value) if _NUMBER.fullmatch(value) else None
-    if name in ("topk", "randomk"):
-        if number is None or not 0.0 < number <= 1.0:
-            raise ValueError(f"gradpress: codec \"{text}\": wanted a ratio above 0 and at most 1 after \"{name}:\", "
-                             f"got \"{value}\"")
-        return Spec(name, ratio=number)
-    if name in ("powersgd", "acpsgd"):
-        if number is None or not 1 <= number <= _MOST_RANK or number != int(number):
-            raise ValueError(f"gradpress: codec \"{text}\": wanted a whole rank from 1 to {_MOST_RANK} after \"{name}:\", "
-                             f"got \"{value}\"")
-        return Spec(name, rank=int(number))
-    if colon:
-        raise ValueError(f"gradpress: codec \"{text}\": {name} takes no value, got \"{value}\"")
-    return Spec(name)
+    """Errors: ValueError on a text that is no codec's."""
+    facts = _native.codec_facts(text)
+    if facts["keys"]:
+        raise ValueError(f"gradpress: codec \"{text}\" does not run on a device: the device path has no keys, got "
+                         f"{', '.join(facts['keys'])}")
+    return Spec(facts["name"], facts["text"], facts["family"], facts["value"] or 0.0)
 
 
 def rule_for(name: str, rules: Sequence[Sequence[str]]) -> Optional[str]:
