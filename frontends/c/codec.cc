@@ -6,7 +6,7 @@
 
 #include "guard.h"
 #include "options.h"
-#include "spec/facts.h"
+#include "spec/facts_json.h"
 
 struct gradpress_codec {
   gradpress::c_api::Owner owner = {};
@@ -62,69 +62,6 @@ Json describe(const gradpress_codec& one) {
           {"fixed_size", traits.fixed_size},
           {"feedback", one.state->has_feedback()},
           {"combine", traits.combine == Combine::kVote ? "vote" : "mean"}};
-}
-
-std::string_view feedback_of(const Traits& traits) {
-  if (traits.needs_feedback) return "needed";
-  return traits.supports_feedback ? "possible" : "none";
-}
-
-Json keys_of(const codec::Spec& spec, const codec::Facts& facts) {
-  Json keys = Json::object();
-  for (const codec::Key& key : facts.keys) {
-    const double value = key.get(spec);
-    if (value == key.get(codec::Spec{})) continue;
-    if (key.words.empty()) {
-      keys[std::string(key.name)] = value;
-    } else {
-      keys[std::string(key.name)] = key.words[static_cast<std::size_t>(value)];
-    }
-  }
-  return keys;
-}
-
-Json json_of(const codec::Spec& spec) {
-  const codec::Facts& facts = codec::facts_of(spec);
-  const Traits traits = codec::traits_of(spec);
-  Json json = {{"name", facts.name},
-               {"text", codec::to_text(spec)},
-               {"family", codec::to_text(facts.family)},
-               {"value", nullptr},
-               {"keys", keys_of(spec, facts)},
-               {"reducible", traits.reducible},
-               {"payload_type", type_name(traits.payload_type)},
-               {"fixed_size", traits.fixed_size},
-               {"combine", traits.combine == Combine::kVote ? "vote" : "mean"},
-               {"rounds", traits.rounds},
-               {"cycle", facts.cycle},
-               {"draws", codec::to_text(facts.draws)},
-               {"feedback", feedback_of(traits)}};
-  if (const auto value = codec::value_of(spec)) json["value"] = *value;
-  return json;
-}
-
-Json list_of_codecs() {
-  Json list = Json::array();
-  for (const codec::Facts& facts : codec::all_facts()) {
-    Json json = json_of(codec::parse_spec(facts.example).value());
-    json.erase("text");
-    json["usage"] = facts.usage;
-    json["example"] = facts.example;
-    json["about"] = facts.about;
-    json["value"] = codec::to_text(facts.value);
-    json["keys"] = Json::array();
-    for (const codec::Key& key : facts.keys) {
-      Json one = {{"name", key.name}};
-      if (key.words.empty()) {
-        one.update({{"least", key.least}, {"most", key.most}, {"whole", key.whole}});
-      } else {
-        for (const std::string_view word : key.words) one["words"].push_back(word);
-      }
-      json["keys"].push_back(std::move(one));
-    }
-    list.push_back(std::move(json));
-  }
-  return list;
 }
 
 /// The handle, and that `elements` are its tensor's.
@@ -265,7 +202,7 @@ gradpress_code gradpress_codec_load_residual(gradpress_codec* codec, const float
 gradpress_code gradpress_codec_list(gradpress_text** list, gradpress_text** error) {
   return guarded(error, [&]() -> gradpress::Status {
     if (auto status = check_given(list, "list"); !status) return status;
-    *list = text_of(list_of_codecs());
+    *list = text_of(gradpress::codec::list_of_codecs());
     return {};
   });
 }
@@ -277,7 +214,7 @@ gradpress_code gradpress_codec_facts(const char* codec, gradpress_text** facts,
     if (auto status = check_given(facts, "facts"); !status) return status;
     const auto spec = gradpress::codec::parse_spec(codec);
     if (!spec) return spec.error();
-    *facts = text_of(json_of(*spec));
+    *facts = text_of(gradpress::codec::to_json(*spec));
     return {};
   });
 }

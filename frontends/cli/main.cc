@@ -17,6 +17,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = kSuccess;
   add_bench(app, exit_code);
+  add_codecs(app, exit_code);
   add_doctor(app, exit_code);
   add_launch(app, exit_code);
   add_options(app, exit_code);

@@ -11,6 +11,7 @@ enum ExitCode : int { kSuccess = 0, kFailed = 1, kUsage = 2, kPeerLost = 3 };
 /// Each adds its sub-command to `app`; when that is the one called, it runs and leaves its result
 /// in `exit_code`.
 void add_bench(CLI::App& app, int& exit_code);
+void add_codecs(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_launch(CLI::App& app, int& exit_code);
 void add_options(CLI::App& app, int& exit_code);

@@ -3,8 +3,10 @@
 #include <gradpress/codec.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "kernels/sparse.h"
@@ -25,6 +27,23 @@ std::uint64_t capacity_of(const Candidates::Plan& plan) {
 float added(std::span<const float> grad, std::span<const float> stored, std::size_t i) {
   const float g = std::fabs(grad[i]) < kGradientLimit ? grad[i] : 0.0F;
   return stored.empty() ? g : g + stored[i];
+}
+
+/// What share of the last chunk's k-th magnitude an element of the next must reach to be looked at.
+constexpr float kGuess = 0.8F;
+
+/// kernels::kth_largest by magnitude; faster for few values, which histograms are too large for.
+kernels::Rank kth_of_few(std::span<const float> values, std::size_t k) {
+  constexpr std::size_t kFew = 1024;
+  if (values.size() > kFew) return kernels::kth_largest(values, kernels::kByMagnitude, k);
+  std::array<std::uint32_t, kFew> room;
+  const std::span<std::uint32_t> keys = std::span(room).first(values.size());
+  std::ranges::transform(values, keys.begin(), kernels::kByMagnitude);
+  const auto kth = keys.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::ranges::nth_element(keys, kth, std::ranges::greater());
+  const auto above =
+      std::count_if(keys.begin(), kth, [&](std::uint32_t key) { return key > *kth; });
+  return {.key = *kth, .ties = k - static_cast<std::size_t>(above)};
 }
 
 }  // namespace
@@ -133,6 +152,47 @@ void Candidates::keep_largest(std::size_t k) {
   if (count_ <= k) return;
   const kernels::Rank rank = kernels::kth_largest(value(), key_, k);
   count_ = kernels::keep_ranked({index_.data(), count_}, {value_.data(), count_}, key_, rank);
+}
+
+std::size_t Candidates::scan_chunk(const Source& source, std::size_t begin, std::size_t size,
+                                   std::uint32_t threshold, kernels::ScanTotals& totals, bool add) {
+  kernels::ScanArgs args{.key = key_,
+                         .threshold = threshold,
+                         .first_index = static_cast<std::uint32_t>(begin),
+                         .limit = kGradientLimit};
+  const std::span<std::uint32_t> index(index_.data() + count_, size + kernels::kScanSlack);
+  const std::span<float> value(value_.data() + count_, size);
+  const auto grad = source.grad.subspan(begin, size);
+  if (source.stored.empty()) return kernels::scan(grad, args, index, value, totals);
+  const auto stored = source.stored.subspan(begin, size);
+  // Stored sums are finite, but nothing else limits them.
+  if (!add) args.limit = std::numeric_limits<float>::infinity();
+  return add ? kernels::scan_add(grad, stored, args, index, value, totals)
+             : kernels::scan(stored.to, args, index, value, totals);
+}
+
+kernels::ScanTotals Candidates::collect_chunks(const Source& source, const Chunks& chunks) {
+  kernels::ScanTotals totals;
+  key_ = source.key;
+  count_ = 0;
+  threshold_ = 0;
+  // Most chunks are alike: about twice as many as are kept pass half of the last chunk's k-th key.
+  std::uint32_t guess = 0;
+  for (std::size_t begin = 0; begin < source.grad.size(); begin += chunks.size) {
+    const std::size_t size = std::min(chunks.size, source.grad.size() - begin);
+    const std::size_t kept = (chunks.kept * size + chunks.size - 1) / chunks.size;
+    std::size_t found = scan_chunk(source, begin, size, guess, totals, /*add=*/true);
+    if (found < kept) {
+      kernels::ScanTotals seen;
+      found = scan_chunk(source, begin, size, 0, seen, /*add=*/false);
+    }
+    const std::span<std::uint32_t> index(index_.data() + count_, found);
+    const std::span<float> value(value_.data() + count_, found);
+    const kernels::Rank rank = kth_of_few(value, kept);
+    count_ += kernels::keep_ranked(index, value, key_, rank);
+    guess = std::bit_cast<std::uint32_t>(kGuess * std::bit_cast<float>(rank.key));
+  }
+  return totals;
 }
 
 }  // namespace gradpress::codec

@@ -45,6 +45,15 @@ class Candidates {
   /// Leaves at least k candidates, or all elements with keys worth taking if they are fewer.
   kernels::ScanTotals collect(const Source& source);
 
+  /// stored ← grad + stored, and the `kept` first of every chunk of `size` elements by (larger key,
+  /// then smaller index); of a last one of m elements ⌈kept · m / size⌉. Elements of grad out of
+  /// range as in collect(). Requires: size <= kScanBlock; by magnitude.
+  struct Chunks {
+    std::size_t size = 0;
+    std::size_t kept = 0;
+  };
+  kernels::ScanTotals collect_chunks(const Source& source, const Chunks& chunks);
+
   /// Key bits from which on no element is missing among the candidates.
   std::uint32_t complete_from() const { return threshold_; }
   /// The key bits at the top sample_ratio of the sample; 0 without a sample, or with one too small
@@ -68,6 +77,9 @@ class Candidates {
   std::uint32_t sample(const Source& source);
   template <class Scan>
   kernels::ScanTotals stream(const Source& source, std::uint32_t threshold, Scan scan);
+  /// Those of one chunk, behind the candidates there are; returns how many.
+  std::size_t scan_chunk(const Source& source, std::size_t begin, std::size_t size,
+                         std::uint32_t threshold, kernels::ScanTotals& totals, bool add);
   /// Keys of zero are worth taking by magnitude (k entries always), but have no sign to select by.
   std::uint32_t lowest() const { return key_.mask == kernels::kByMagnitude.mask ? 0 : 1; }
 

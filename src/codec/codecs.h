@@ -22,6 +22,7 @@ std::unique_ptr<const Codec> make_int8(const Spec& spec);
 std::unique_ptr<const Codec> make_powersgd(const Spec& spec);
 std::unique_ptr<const Codec> make_acpsgd(const Spec& spec);
 std::unique_ptr<const Codec> make_topk(const Spec& spec);
+std::unique_ptr<const Codec> make_chunktopk(const Spec& spec);
 std::unique_ptr<const Codec> make_randomk(const Spec& spec);
 std::unique_ptr<const Codec> make_dgc(const Spec& spec);
 std::unique_ptr<const Codec> make_redsync(const Spec& spec);

@@ -32,6 +32,7 @@ constexpr std::array kCodecs = {
     Registered{Kind::kPowerSgd, codec::make_powersgd},
     Registered{Kind::kAcpSgd, codec::make_acpsgd},
     Registered{Kind::kTopK, codec::make_topk},
+    Registered{Kind::kChunkTopK, codec::make_chunktopk},
     Registered{Kind::kRandomK, codec::make_randomk},
     Registered{Kind::kDgc, codec::make_dgc},
     Registered{Kind::kRedSync, codec::make_redsync},

@@ -10,7 +10,7 @@ namespace gradpress::codec {
 Result<Schedule> Schedule::make(std::string_view text, const WarmUp& warm_up) {
   const auto spec = parse_spec(text);
   if (!spec) return tl::unexpected(spec.error());
-  if (!facts_of(*spec).is_sparse()) {
+  if (facts_of(*spec).value != Value::kRatio) {
     return fail(Code::kInvalidArgument, "warm-up: wanted a codec with a ratio, got \"", text, "\"");
   }
   if (warm_up.falling_epochs > 0 && !warm_up.ratios.empty()) {

@@ -55,6 +55,10 @@ SizeCodec::Wanted SizeCodec::wanted(const SparseState& /*state*/, const Shard& s
   return {.key = kernels::kByMagnitude, .sample_elems = default_sample(shard.elements)};
 }
 
+kernels::ScanTotals SizeCodec::collect(SparseState& state, const Candidates::Source& source) const {
+  return state.candidates().collect(source);
+}
+
 void SizeCodec::keep_noted(SparseState& /*state*/) const {}
 
 std::unique_ptr<State> SizeCodec::do_make_state(const StateOptions& options, bool feedback) const {
@@ -84,13 +88,13 @@ Result<std::size_t> SizeCodec::do_encode(State& state, const EncodeArgs& args,
                       .kept = kept_elements(spec_, range.count)};
     const Wanted want = wanted(sparse, shard);
     const kernels::ScanTotals totals =
-        sparse.candidates().collect({.grad = args.grad.subspan(range.begin, range.count),
-                                     .stored = stored_part(range),
-                                     .key = want.key,
-                                     .kept = shard.kept,
-                                     .sample_elems = want.sample_elems,
-                                     .sample_ratio = want.sample_ratio,
-                                     .random = shard_key(sparse.options(), args.step, index)});
+        collect(sparse, {.grad = args.grad.subspan(range.begin, range.count),
+                         .stored = stored_part(range),
+                         .key = want.key,
+                         .kept = shard.kept,
+                         .sample_elems = want.sample_elems,
+                         .sample_ratio = want.sample_ratio,
+                         .random = shard_key(sparse.options(), args.step, index)});
     in_range = in_range && totals.in_range;
     choose(sparse, shard, totals);
     shard_bytes[index] = write(sparse.candidates(), range.count, out.subspan(used));

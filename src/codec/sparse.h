@@ -84,6 +84,8 @@ class SizeCodec : public Sparsifier {
   /// Cuts the candidates to what is sent, at most k. What later steps build on is only noted.
   virtual void choose(SparseState& state, const Shard& shard,
                       const kernels::ScanTotals& totals) const = 0;
+  /// Gathers the candidates of a shard.
+  virtual kernels::ScanTotals collect(SparseState& state, const Candidates::Source& source) const;
   /// Every shard was in range: the step counts, and what choose() noted holds.
   virtual void keep_noted(SparseState& state) const;
 

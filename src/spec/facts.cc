@@ -132,6 +132,17 @@ constexpr std::array kTable = {
           .traits = {.needs_feedback = true},
           .bytes = entry_bytes,
           .adjust = adjust_selection},
+    Facts{.kind = Kind::kChunkTopK,
+          .name = "chunktopk",
+          .family = Family::kSparse,
+          .value = Value::kChunk,
+          .keys = kTopKKeys,
+          .usage = "chunktopk:KEPT/CHUNK[:index=rice][:value=fp16|bf16|2bit]",
+          .example = "chunktopk:64/4096",
+          .about = "exactly the largest elements of every chunk, with error feedback",
+          .traits = {.needs_feedback = true},
+          .bytes = entry_bytes,
+          .adjust = adjust_selection},
     Facts{.kind = Kind::kRandomK,
           .name = "randomk",
           .family = Family::kSparse,
@@ -264,7 +275,7 @@ std::string_view to_text(Family family) {
 }
 
 std::string_view to_text(Value value) {
-  constexpr std::array<std::string_view, 4> kNames = {"", "ratio", "bits", "rank"};
+  constexpr std::array<std::string_view, 5> kNames = {"", "ratio", "bits", "rank", "chunk"};
   return kNames[static_cast<std::size_t>(value)];
 }
 

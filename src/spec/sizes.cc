@@ -23,6 +23,10 @@ std::uint64_t factor_bytes(std::uint64_t rank, const Shape& shape, unsigned roun
 
 std::uint64_t kept_elements(const Spec& spec, std::uint64_t elements) {
   if (elements == 0) return 0;
+  if (spec.chunk > 0) {
+    return elements / spec.chunk * spec.chunk_kept +
+           ceil_div(elements % spec.chunk * spec.chunk_kept, spec.chunk);
+  }
   const double product = std::ceil(spec.ratio * static_cast<double>(elements));
   return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(product), 1, elements);
 }

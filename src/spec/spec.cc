@@ -11,6 +11,10 @@ namespace gradpress::codec {
 
 namespace {
 
+/// A chunk stays in the first-level cache while it is selected from.
+constexpr double kLeastChunk = 16.0;
+constexpr double kMostChunk = 4096.0;
+
 std::string known_names() {
   std::string names;
   for (const Facts& facts : all_facts()) names.append(names.empty() ? "" : ", ").append(facts.name);
@@ -25,6 +29,8 @@ std::optional<double> parse_number(std::string_view text) {
   }
   return value;
 }
+
+Status set_chunk(std::string_view text, std::string_view value, Spec& spec);
 
 Status set_value(const Facts& facts, std::string_view text, std::string_view value, Spec& spec) {
   const auto number = parse_number(value);
@@ -45,6 +51,8 @@ Status set_value(const Facts& facts, std::string_view text, std::string_view val
         return wrong("2, 4 or 8 bits");
       spec.bits = static_cast<unsigned>(*number);
       return {};
+    case Value::kChunk:
+      return set_chunk(text, value, spec);
     case Value::kRank:
       if (!number || *number < 1.0 || *number > 1024.0 || *number != std::floor(*number)) {
         return wrong("a whole rank from 1 to 1024");
@@ -52,6 +60,32 @@ Status set_value(const Facts& facts, std::string_view text, std::string_view val
       spec.rank = static_cast<unsigned>(*number);
       return {};
   }
+  return {};
+}
+
+/// "64/4096".
+std::optional<std::pair<double, double>> parse_quotient(std::string_view text) {
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  const auto above = parse_number(text.substr(0, slash));
+  const auto below = parse_number(text.substr(slash + 1));
+  if (!above || !below || *above != std::floor(*above) || *below != std::floor(*below)) {
+    return std::nullopt;
+  }
+  return std::pair(*above, *below);
+}
+
+Status set_chunk(std::string_view text, std::string_view value, Spec& spec) {
+  const auto parts = parse_quotient(value);
+  if (!parts || parts->second < kLeastChunk || parts->second > kMostChunk || parts->first < 1.0 ||
+      parts->first > parts->second) {
+    return Status::error(Code::kInvalidArgument, "codec \"", text,
+                         "\": wanted kept elements and elements of a chunk after \"chunktopk:\", "
+                         "such as 64/4096, the chunk from ",
+                         kLeastChunk, " to ", kMostChunk, ", got \"", value, "\"");
+  }
+  spec.chunk_kept = static_cast<std::uint32_t>(parts->first);
+  spec.chunk = static_cast<std::uint32_t>(parts->second);
   return {};
 }
 
@@ -136,6 +170,8 @@ std::optional<double> value_of(const Spec& spec) {
       return spec.bits;
     case Value::kRank:
       return spec.rank;
+    case Value::kChunk:
+      return static_cast<double>(spec.chunk_kept) / spec.chunk;
   }
   return std::nullopt;
 }
@@ -147,7 +183,12 @@ std::string to_text(const Spec& spec) {
     text += before;
     detail::append_number(text, value);
   };
-  if (const auto value = value_of(spec)) add(":", *value);
+  if (facts.value == Value::kChunk) {
+    add(":", spec.chunk_kept);
+    add("/", spec.chunk);
+  } else if (const auto value = value_of(spec)) {
+    add(":", *value);
+  }
   const Spec defaults;
   for (const Key& key : facts.keys) {
     if (key.get(spec) == key.get(defaults)) continue;

@@ -20,6 +20,7 @@ enum class Kind : std::uint8_t {
   kEfSign,
   kOneBit,
   kTopK,
+  kChunkTopK,
   kRandomK,
   kDgc,
   kRedSync,
@@ -65,9 +66,11 @@ struct RedSyncTuning {
 /// A parsed codec text. Fields that the kind does not use keep their defaults.
 struct Spec {
   Kind kind = Kind::kNone;
-  double ratio = 1.0;          ///< sparsifiers: kept share of the elements
-  unsigned bits = 8;           ///< qsgd: 2, 4 or 8
-  std::uint32_t block = 1024;  ///< int8, qsgd: elements per scale ("block=")
+  double ratio = 1.0;            ///< sparsifiers: kept share of the elements
+  std::uint32_t chunk = 0;       ///< chunktopk: elements of a chunk, else 0
+  std::uint32_t chunk_kept = 0;  ///< chunktopk: kept elements of a whole chunk
+  unsigned bits = 8;             ///< qsgd: 2, 4 or 8
+  std::uint32_t block = 1024;    ///< int8, qsgd: elements per scale ("block=")
   double clip_sigmas =
       2.5;            ///< terngrad: clip beyond this many standard deviations, 0 = never ("clip=")
   unsigned rank = 0;  ///< low-rank codecs
@@ -87,11 +90,12 @@ Result<Spec> parse_spec(std::string_view text);
 /// The shortest text that parses to `spec`.
 std::string to_text(const Spec& spec);
 
-/// The number behind the name's colon; none where the kind takes none.
+/// The number behind the name's colon, of "64/4096" the quotient; none where the kind takes none.
 std::optional<double> value_of(const Spec& spec);
 
 /// Entries a sparsifier keeps of `elements`: ⌈ratio · elements⌉, the product in IEEE double, at
-/// least 1, at most all.
+/// least 1, at most all. By chunks: chunk_kept of every whole one, of a last one of m elements
+/// ⌈chunk_kept · m / chunk⌉.
 std::uint64_t kept_elements(const Spec& spec, std::uint64_t elements);
 
 /// The fewest and the most entries that a sparsifier's payload has.

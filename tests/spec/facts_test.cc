@@ -44,7 +44,8 @@ TEST(CodecFacts, OfOneRowDoNotContradictEachOther) {
     EXPECT_EQ(facts.encodes(), facts.name != "none") << facts.name;
     EXPECT_EQ(traits.payload_type == DataType::kBytes, !traits.reducible) << facts.name;
     EXPECT_TRUE(traits.supports_feedback || !traits.needs_feedback) << facts.name;
-    EXPECT_TRUE(!facts.is_sparse() || facts.value == Value::kRatio) << facts.name;
+    EXPECT_EQ(facts.is_sparse(), facts.value == Value::kRatio || facts.value == Value::kChunk)
+        << facts.name;
     EXPECT_EQ(facts.is_low_rank(), facts.value == Value::kRank) << facts.name;
     EXPECT_TRUE(!facts.is_low_rank() || traits.reducible) << facts.name;
     EXPECT_TRUE(traits.biased || !facts.encodes() || facts.draws == Draws::kAny)

@@ -91,6 +91,7 @@ Judge judge_of(Kind kind) {
     case Kind::kOneBit:
       return judge_signs;
     case Kind::kTopK:
+    case Kind::kChunkTopK:
     case Kind::kDgc:
     case Kind::kRedSync:
       return judge_selection;

@@ -21,7 +21,7 @@ struct Band {
 Band band(const codec::Spec& spec, std::uint64_t n, std::uint64_t candidates,
           std::uint64_t encodes) {
   const std::uint64_t k = codec::kept_elements(spec, n);
-  if (spec.kind == Kind::kTopK) return {k, k};
+  if (spec.kind == Kind::kTopK || spec.kind == Kind::kChunkTopK) return {k, k};
   const std::uint64_t full = std::min(k, candidates);
   if (spec.kind == Kind::kDgc) return {std::min<std::uint64_t>(full, 1), k};
   if (n <= spec.redsync.trimmed_max || n <= spec.redsync.exact_max) return {full, k};
@@ -132,6 +132,29 @@ std::string wrong_count(std::uint64_t count, const Band& allowed) {
          std::to_string(allowed.least) + " to " + std::to_string(allowed.most);
 }
 
+/// The same chunk by chunk.
+std::string wrong_chunks(const codec::Spec& spec, std::span<const double> merit,
+                         std::span<const double> noise, const std::vector<Entry>& entries) {
+  for (std::size_t begin = 0; begin < merit.size(); begin += spec.chunk) {
+    const std::size_t size = std::min<std::size_t>(spec.chunk, merit.size() - begin);
+    std::vector<Entry> own;
+    for (const Entry& entry : entries) {
+      if (entry.index >= begin && entry.index < begin + size) {
+        own.push_back({.index = entry.index - begin});
+      }
+    }
+    const std::size_t kept = (size * spec.chunk_kept + spec.chunk - 1) / spec.chunk;
+    const std::string where = "chunk at " + std::to_string(begin) + ": ";
+    if (own.size() != kept) {
+      return where + std::to_string(own.size()) + " entries, wanted " + std::to_string(kept);
+    }
+    const auto wrong =
+        wrong_choice(merit.subspan(begin, size), noise.subspan(begin, size), own, true);
+    if (!wrong.empty()) return where + wrong;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string judge_selection(const codec::Spec& spec, const Sighting& seen) {
@@ -148,6 +171,7 @@ std::string judge_selection(const codec::Spec& spec, const Sighting& seen) {
   const auto count = wrong_count(entries.size(), band(spec, n, worth_sending, seen.encodes));
   if (!count.empty()) return count;
   if (auto wrong = wrong_values(spec, seen, entries); !wrong.empty()) return wrong;
+  if (spec.kind == Kind::kChunkTopK) return wrong_chunks(spec, magnitude, seen.noise, entries);
   return wrong_choice(magnitude, seen.noise, entries, spec.kind == Kind::kTopK);
 }
 

@@ -237,6 +237,7 @@ std::vector<double> read_payload(const codec::Spec& spec, std::span<const std::b
       each([&](std::uint64_t i) { return read_f32(bytes, read_bit(bytes, 8, i) ? 4 : 0); });
       break;
     case Kind::kTopK:
+    case Kind::kChunkTopK:
     case Kind::kDgc:
     case Kind::kRedSync:
     case Kind::kRedSyncQ: {

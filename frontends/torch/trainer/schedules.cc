@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <numbers>
 
+#include "spec/facts.h"
+
 namespace gradpress::trainer {
 
 namespace {
@@ -47,8 +49,9 @@ Result<CodecSchedule> CodecSchedule::make(const CompressionSettings& settings,
   if (settings.falling_epochs > 0.0) {
     const std::size_t colon = codec.find(':');
     double ratio = 0.0;
+    const codec::Facts* const facts = codec::facts_of_text(codec);
     const bool has_ratio =
-        is_sparsifier(codec) && colon != std::string::npos &&
+        facts != nullptr && facts->value == codec::Value::kRatio && colon != std::string::npos &&
         std::from_chars(codec.data() + colon + 1, codec.data() + codec.size(), ratio).ec ==
             std::errc();
     if (!has_ratio) {
