@@ -90,7 +90,8 @@ class RedSyncState final : public SparseState {
 };
 
 /// RedSync: selection by tensor size; large tensors by a threshold between mean and largest
-/// magnitude whose ratio serves several steps. Payload: c u32 indices, c f32 values, c ≤ k.
+/// magnitude whose ratio serves several steps. Payload: c u32 indices, c f32 values; c = k, or what
+/// the search's band allows.
 class RedSyncCodec final : public SizeCodec {
  public:
   explicit RedSyncCodec(const Spec& spec) : SizeCodec(spec) {}

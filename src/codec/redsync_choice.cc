@@ -23,12 +23,12 @@ std::uint32_t RedSyncChoice::cut_at(double ratio) const {
 bool RedSyncChoice::in_band(std::size_t count) const {
   const auto entries = static_cast<double>(count);
   const auto k = static_cast<double>(kept_);
-  return count > 0 && entries >= tuning_.band_low * k && entries <= tuning_.band_high * k;
+  return entries > tuning_.band_low * k && entries < tuning_.band_high * k;
 }
 
 void RedSyncChoice::take_from(std::uint32_t cut) {
   candidates_.keep_from(cut);
-  candidates_.keep_largest(kept_);
+  if (tuning_.cut != 0) candidates_.keep_largest(kept_);
 }
 
 void RedSyncChoice::trim() {

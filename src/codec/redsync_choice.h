@@ -19,8 +19,9 @@ class RedSyncChoice {
   bool by_search() const { return elements_ > tuning_.trimmed_max; }
 
   /// Up to exact_max: the k largest. Up to trimmed_max: the same out of what a falling threshold
-  /// lets through. Above: what a threshold found by bisection lets through, if that is between
-  /// band_low·k and band_high·k, cut to the k largest; where `probes` find none, the k largest.
+  /// lets through. Above: what a threshold found by bisection lets through, if that is more than
+  /// band_low·k and less than band_high·k; where `probes` find none, the k largest. With `cut`, no
+  /// more than the k largest.
   /// Returns the ratio that was found.
   std::optional<double> choose();
   /// Chooses by a ratio found before. False, with nothing changed, if it leaves the band now.

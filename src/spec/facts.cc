@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "spec/sizes.h"
 
@@ -38,6 +39,7 @@ constexpr std::array kRedSyncQKeys = {
     GRADPRESS_KEY("trim-step", 0.001, 1, false, redsync.trim_step),
     GRADPRESS_KEY("low", 0, 1, false, redsync.band_low),
     GRADPRESS_KEY("high", 1, 1000, false, redsync.band_high),
+    GRADPRESS_KEY("cut", 0, 1, true, redsync.cut),
     GRADPRESS_KEY("probes", 1, 64, true, redsync.probes),
     GRADPRESS_KEY("reuse", 1, 1000000, true, redsync.reuse),
 };
@@ -55,6 +57,13 @@ constexpr auto kRedSyncKeys = [] {
 
 /// Unbiased unless it clips.
 void adjust_terngrad(const Spec& spec, Traits& traits) { traits.biased = spec.clip_sigmas != 0.0; }
+
+/// RedSync's search, above trimmed_max elements, sends what its band allows.
+std::uint64_t redsync_most(const Spec& spec, std::uint64_t elements, std::uint64_t kept) {
+  if (elements <= spec.redsync.trimmed_max || spec.redsync.cut != 0) return kept;
+  const double band = std::ceil(spec.redsync.band_high * static_cast<double>(kept)) - 1.0;
+  return std::clamp(static_cast<std::uint64_t>(band), kept, elements);
+}
 
 /// How long Rice-coded gaps are depends on where the entries lie.
 void adjust_selection(const Spec& spec, Traits& traits) {
@@ -174,7 +183,8 @@ constexpr std::array kTable = {
           .example = "redsync:0.001",
           .about = "the largest elements, selected by tensor size, thresholds reused",
           .traits = {.needs_feedback = true, .fixed_size = false},
-          .bytes = entry_bytes},
+          .bytes = entry_bytes,
+          .most = redsync_most},
     Facts{.kind = Kind::kRedSyncQ,
           .name = "redsync-q",
           .family = Family::kSparse,
@@ -183,8 +193,10 @@ constexpr std::array kTable = {
           .usage = "redsync-q:RATIO",
           .example = "redsync-q:0.001",
           .about = "the largest elements of alternating sign, sent as indices and one mean",
+          .for_output = "redsync",
           .traits = {.needs_feedback = true, .fixed_size = false},
-          .bytes = redsync_q_bytes},
+          .bytes = redsync_q_bytes,
+          .most = redsync_most},
     Facts{.kind = Kind::kQsgd,
           .name = "qsgd",
           .family = Family::kQuantizer,

@@ -55,12 +55,16 @@ struct Facts {
   std::string_view usage;    ///< "topk:RATIO"
   std::string_view example;  ///< "topk:0.01"
   std::string_view about;
+  /// The codec that a model's output layer takes instead, where the method's authors say so.
+  std::string_view for_output = {};
   Draws draws = Draws::kNone;
   unsigned cycle = 1;  ///< kinds of steps that take turns and send different bytes
   /// Of every codec of the kind; traits_of() knows what parameters change.
   Traits traits = {};
   /// Payload bytes of a shape, as payload_bytes().
   std::uint64_t (*bytes)(const Spec& spec, const Shape& shape, unsigned round);
+  /// The most entries of `elements`, of which `kept` is k; null: k.
+  std::uint64_t (*most)(const Spec& spec, std::uint64_t elements, std::uint64_t kept) = nullptr;
   /// What parameters change in the traits; null: nothing.
   void (*adjust)(const Spec& spec, Traits& traits) = nullptr;
 

@@ -19,6 +19,12 @@ std::uint64_t factor_bytes(std::uint64_t rank, const Shape& shape, unsigned roun
   return 4 * rank * (round == 0 ? shape.rows() : shape.cols());
 }
 
+/// Of so many entries with u32 indices.
+std::uint64_t plain_entry_bytes(const Spec& spec, std::uint64_t count) {
+  if (!has_coded_entries(spec)) return 8 * count;
+  return count == 0 ? 0 : kCountBytes + value_bytes(spec.value, count) + 4 * count;
+}
+
 }  // namespace
 
 std::uint64_t kept_elements(const Spec& spec, std::uint64_t elements) {
@@ -49,7 +55,9 @@ std::uint64_t least_kept(const Spec& spec, std::uint64_t elements) {
 }
 
 std::uint64_t most_kept(const Spec& spec, std::uint64_t elements) {
-  return kept_elements(spec, elements);
+  const std::uint64_t kept = kept_elements(spec, elements);
+  const Facts& facts = facts_of(spec);
+  return facts.most == nullptr ? kept : facts.most(spec, elements, kept);
 }
 
 std::uint64_t value_bytes(ValueCode code, std::uint64_t count) {
@@ -74,12 +82,11 @@ unsigned rice_bits(const Spec& spec, std::uint64_t elements) {
 std::uint64_t entry_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {
   const std::uint64_t n = shape.elements();
   const std::uint64_t count = most_kept(spec, n);
-  if (!has_coded_entries(spec)) return 8 * count;
+  if (spec.index == IndexCode::kPlain) return plain_entry_bytes(spec, count);
   if (count == 0) return 0;
-  const std::uint64_t head = kCountBytes + value_bytes(spec.value, count);
-  if (spec.index == IndexCode::kPlain) return head + 4 * count;
   const unsigned bits = rice_bits(spec, n);
-  return head + ceil_div(count * bits, 8) + ceil_div(count + ((n - count) >> bits), 8);
+  return kCountBytes + value_bytes(spec.value, count) + ceil_div(count * bits, 8) +
+         ceil_div(count + ((n - count) >> bits), 8);
 }
 
 std::uint64_t step_bytes(const Spec& spec, const Shape& shape) {
@@ -91,10 +98,13 @@ std::uint64_t step_bytes(const Spec& spec, const Shape& shape) {
 }
 
 double expected_bytes(const Spec& spec, const Shape& shape, unsigned round) {
+  if (facts_of(spec).bytes != entry_bytes) {
+    return static_cast<double>(payload_bytes(spec, shape, round));
+  }
   const std::uint64_t n = shape.elements();
   const std::uint64_t count = kept_elements(spec, n);
-  if (spec.index != IndexCode::kRice || count == 0) {
-    return static_cast<double>(payload_bytes(spec, shape, round));
+  if (spec.index == IndexCode::kPlain || count == 0) {
+    return static_cast<double>(plain_entry_bytes(spec, count));
   }
   const unsigned bits = rice_bits(spec, n);
   // A gap is geometric: it is a multiple of 2^bits long with this probability to go on.
@@ -111,7 +121,7 @@ std::uint64_t randomk_bytes(const Spec& spec, const Shape& shape, unsigned /*rou
 }
 
 std::uint64_t redsync_q_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {
-  return 4 * kept_elements(spec, shape.elements()) + 4;
+  return 4 * most_kept(spec, shape.elements()) + 4;
 }
 
 std::uint64_t qsgd_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {

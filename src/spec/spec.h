@@ -54,11 +54,12 @@ struct RedSyncTuning {
       4194304;              ///< up to here: trimmed top-k; above: threshold search ("trimmed=")
   double trim_start = 0.8;  ///< first trimming ratio ("trim=")
   double trim_step = 0.2;   ///< its decrement ("trim-step=")
-  double band_low =
-      0.5;  ///< the search accepts k·band_low to k·band_high entries ("low=", "high=")
-  double band_high = 1.5;  ///< what is above k is cut to k by magnitude
-  unsigned probes = 12;    ///< thresholds tried before exact selection takes over ("probes=")
-  unsigned reuse = 5;      ///< steps a found ratio serves; 1 searches every step ("reuse=")
+  /// The search accepts more than k·band_low and fewer than k·band_high entries ("low=", "high=").
+  double band_low = 0.5;
+  double band_high = 1.5;
+  unsigned cut = 0;      ///< 1: what the search accepts is cut to k by magnitude ("cut=")
+  unsigned probes = 12;  ///< thresholds tried before exact selection takes over ("probes=")
+  unsigned reuse = 5;    ///< steps a found ratio serves; 1 searches every step ("reuse=")
 
   friend bool operator==(const RedSyncTuning&, const RedSyncTuning&) = default;
 };
@@ -116,8 +117,8 @@ std::uint64_t payload_bytes(const Spec& spec, const Shape& shape, unsigned round
 /// take turns. A codec saves where that is below 4 bytes an element.
 std::uint64_t step_bytes(const Spec& spec, const Shape& shape);
 
-/// The bytes that payloads use on average, where kept elements lie independently of each other:
-/// payload_bytes, but for Rice-coded indices.
+/// The bytes that payloads of k entries use on average, where kept elements lie independently of
+/// each other. Below payload_bytes for Rice-coded indices and for redsync's search.
 double expected_bytes(const Spec& spec, const Shape& shape, unsigned round = 0);
 
 /// min(rank, rows, cols); 0 for tensors a low-rank codec sends dense.

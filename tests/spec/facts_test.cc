@@ -50,6 +50,9 @@ TEST(CodecFacts, OfOneRowDoNotContradictEachOther) {
     EXPECT_TRUE(!facts.is_low_rank() || traits.reducible) << facts.name;
     EXPECT_TRUE(traits.biased || !facts.encodes() || facts.draws == Draws::kAny)
         << facts.name << " cannot be unbiased without drawing";
+    if (!facts.for_output.empty()) {
+      EXPECT_NE(find_facts(facts.for_output), nullptr) << facts.name;
+    }
     for (const Key& key : facts.keys) {
       EXPECT_LE(key.least, key.get(Spec{})) << facts.name << ":" << key.name;
       EXPECT_GE(key.most, key.get(Spec{})) << facts.name << ":" << key.name;

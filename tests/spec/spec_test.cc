@@ -64,37 +64,37 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"redsync:reuse=3", "needs a value"}, Refused{"redsync:0.1:=3", "no parameter"}));
 
 TEST(SpecText, EveryTextRoundTripsThroughItsShortestForm) {
-  for (const std::string_view text :
-       {"none",
-        "fp16",
-        "bf16",
-        "sign",
-        "efsign",
-        "onebit",
-        "topk:0.01",
-        "topk:1",
-        "topk:1e-05",
-        "randomk:0.25",
-        "randomk:0.25:value=2bit",
-        "topk:0.01:index=rice:value=fp16",
-        "dgc:0.001:sample=0.5:index=rice:value=bf16",
-        "chunktopk:64/4096",
-        "chunktopk:16/16:index=rice:value=2bit",
-        "dgc:0.001",
-        "dgc:0.001:sample=0.5",
-        "redsync:0.001",
-        "redsync:0.001:exact=0:trimmed=7:trim=0.9:trim-step=0.1:low=0.8:high=1.2:probes=4:reuse=20",
-        "redsync-q:0.02",
-        "qsgd:2",
-        "qsgd:4",
-        "qsgd:8:block=64",
-        "terngrad",
-        "terngrad:clip=0",
-        "natural",
-        "int8",
-        "int8:block=4096",
-        "powersgd:2",
-        "acpsgd:1024"}) {
+  for (const std::string_view text : {"none",
+                                      "fp16",
+                                      "bf16",
+                                      "sign",
+                                      "efsign",
+                                      "onebit",
+                                      "topk:0.01",
+                                      "topk:1",
+                                      "topk:1e-05",
+                                      "randomk:0.25",
+                                      "randomk:0.25:value=2bit",
+                                      "topk:0.01:index=rice:value=fp16",
+                                      "dgc:0.001:sample=0.5:index=rice:value=bf16",
+                                      "chunktopk:64/4096",
+                                      "chunktopk:16/16:index=rice:value=2bit",
+                                      "dgc:0.001",
+                                      "dgc:0.001:sample=0.5",
+                                      "redsync:0.001",
+                                      "redsync:0.001:exact=0:trimmed=7:trim=0.9:trim-step=0.1:low="
+                                      "0.8:high=1.2:cut=1:probes=4:reuse=20",
+                                      "redsync-q:0.02",
+                                      "qsgd:2",
+                                      "qsgd:4",
+                                      "qsgd:8:block=64",
+                                      "terngrad",
+                                      "terngrad:clip=0",
+                                      "natural",
+                                      "int8",
+                                      "int8:block=4096",
+                                      "powersgd:2",
+                                      "acpsgd:1024"}) {
     const auto spec = parse_spec(text);
     ASSERT_TRUE(spec.has_value()) << text << ": " << spec.error().to_string();
     EXPECT_EQ(to_text(*spec), text);
@@ -111,7 +111,8 @@ TEST(SpecText, DefaultsAreLeftOutAndNumbersNormalised) {
 
 TEST(SpecText, EveryKeyLandsInItsField) {
   const auto spec = *parse_spec(
-      "redsync:0.5:exact=1:trimmed=2:trim=0.3:trim-step=0.4:low=0.25:high=6:probes=7:reuse=8");
+      "redsync:0.5:exact=1:trimmed=2:trim=0.3:trim-step=0.4:low=0.25:high=6:cut=1:probes=7:reuse="
+      "8");
   EXPECT_EQ(spec.ratio, 0.5);
   EXPECT_EQ(spec.redsync, (RedSyncTuning{.exact_max = 1,
                                          .trimmed_max = 2,
@@ -119,6 +120,7 @@ TEST(SpecText, EveryKeyLandsInItsField) {
                                          .trim_step = 0.4,
                                          .band_low = 0.25,
                                          .band_high = 6,
+                                         .cut = 1,
                                          .probes = 7,
                                          .reuse = 8}));
   EXPECT_EQ(parse_spec("dgc:0.5:sample=0.2")->sample, 0.2);
@@ -172,8 +174,15 @@ TEST(PayloadBytes, AreTheWireFormatsFormulasForHugeTensors) {
     const auto k = std::uint64_t(std::ceil(0.01 * double(n)));
     EXPECT_EQ(bytes("topk:0.01"), 8 * k);
     EXPECT_EQ(bytes("dgc:0.01"), 8 * k);
-    EXPECT_EQ(bytes("redsync:0.01"), 8 * k);
-    EXPECT_EQ(bytes("redsync-q:0.01"), 4 * k + 4);
+    const auto searched = std::uint64_t(std::ceil(1.5 * double(k))) - 1;
+    EXPECT_EQ(bytes("redsync:0.01"), 8 * searched);
+    EXPECT_EQ(bytes("redsync:0.01:cut=1"), 8 * k);
+    EXPECT_EQ(bytes("redsync-q:0.01"), 4 * searched + 4);
+    EXPECT_EQ(bytes("chunktopk:64/4096"), 8 * (n / 4096 * 64 + (n % 4096 * 64 + 4095) / 4096));
+    EXPECT_EQ(bytes("topk:0.01:value=fp16"), 4 + 6 * k);
+    EXPECT_EQ(bytes("topk:0.01:index=rice"),
+              4 + 4 * k + (6 * k + 7) / 8 + (k + (n - k) / 64 + 7) / 8);
+    EXPECT_EQ(bytes("randomk:0.01:value=2bit"), 16 + (k + 3) / 4);
     EXPECT_EQ(bytes("randomk:0.01"), 4 * k);
     EXPECT_EQ(bytes("int8"), n + 4 * ((n + 1023) / 1024));
     EXPECT_EQ(bytes("qsgd:8:block=64"), n + 4 * ((n + 63) / 64));
@@ -183,6 +192,16 @@ TEST(PayloadBytes, AreTheWireFormatsFormulasForHugeTensors) {
     EXPECT_EQ(bytes("natural"), n);
     EXPECT_EQ(bytes("acpsgd:4"), 4 * n) << "a vector travels dense";
   }
+}
+
+TEST(StepBytes, CountAllRoundsAndTheMeanOfStepsThatTakeTurns) {
+  const Shape square{64, 64};
+  EXPECT_EQ(step_bytes(*parse_spec("powersgd:48"), square), 4U * 48 * 128) << "1.5 times raw";
+  EXPECT_EQ(step_bytes(*parse_spec("acpsgd:48"), square), 4U * 48 * 64);
+  EXPECT_EQ(step_bytes(*parse_spec("acpsgd:2"), {10, 3}), 4U * 2 * 13 / 2);
+  EXPECT_EQ(step_bytes(*parse_spec("powersgd:4"), {10}), 40U) << "a vector travels dense";
+  EXPECT_EQ(step_bytes(*parse_spec("acpsgd:4"), {10}), 40U);
+  EXPECT_EQ(step_bytes(*parse_spec("topk:0.5"), {10}), 40U);
 }
 
 TEST(PayloadBytes, OfLowRankCodecsAreTheFactors) {

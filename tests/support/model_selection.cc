@@ -18,17 +18,17 @@ struct Band {
 };
 
 /// How many entries the method may send of `candidates` that are worth sending.
-Band band(const codec::Spec& spec, std::uint64_t n, std::uint64_t candidates,
-          std::uint64_t encodes) {
+Band band(const codec::Spec& spec, std::uint64_t n, std::uint64_t candidates) {
   const std::uint64_t k = codec::kept_elements(spec, n);
   if (spec.kind == Kind::kTopK || spec.kind == Kind::kChunkTopK) return {k, k};
   const std::uint64_t full = std::min(k, candidates);
   if (spec.kind == Kind::kDgc) return {std::min<std::uint64_t>(full, 1), k};
   if (n <= spec.redsync.trimmed_max || n <= spec.redsync.exact_max) return {full, k};
-  // A reused ratio meets other data than it was found for.
-  if (spec.kind == Kind::kRedSync && encodes % spec.redsync.reuse != 0) return {0, k};
-  const auto low = static_cast<std::uint64_t>(std::floor(spec.redsync.band_low * double(k)));
-  return {std::min(full, low), k};
+  // More than low·k and less than high·k; k itself where the search finds nothing.
+  const auto low = static_cast<std::uint64_t>(std::floor(spec.redsync.band_low * double(k))) + 1;
+  const auto high = static_cast<std::uint64_t>(std::ceil(spec.redsync.band_high * double(k))) - 1;
+  const std::uint64_t most = spec.redsync.cut != 0 ? k : std::clamp(high, k, n);
+  return {std::min(full, low), most};
 }
 
 std::string wrong_indices(const std::vector<Entry>& entries, std::uint64_t n) {
@@ -168,7 +168,7 @@ std::string judge_selection(const codec::Spec& spec, const Sighting& seen) {
     magnitude[i] = std::fabs(seen.x[i]);
     worth_sending += magnitude[i] > seen.noise[i] ? 1 : 0;
   }
-  const auto count = wrong_count(entries.size(), band(spec, n, worth_sending, seen.encodes));
+  const auto count = wrong_count(entries.size(), band(spec, n, worth_sending));
   if (!count.empty()) return count;
   if (auto wrong = wrong_values(spec, seen, entries); !wrong.empty()) return wrong;
   if (spec.kind == Kind::kChunkTopK) return wrong_chunks(spec, magnitude, seen.noise, entries);
@@ -215,7 +215,7 @@ std::string judge_redsync_q(const codec::Spec& spec, const Sighting& seen) {
       merit[i] = direction * seen.x[i];
       worth_sending += merit[i] > seen.noise[i] ? 1 : 0;
     }
-    wrong = wrong_count(entries.size(), band(spec, n, worth_sending, seen.encodes));
+    wrong = wrong_count(entries.size(), band(spec, n, worth_sending));
     if (wrong.empty()) wrong = wrong_choice(merit, seen.noise, entries, false);
     if (wrong.empty()) return {};
   }

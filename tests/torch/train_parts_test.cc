@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compression.h"
 #include "console.h"
 #include "demo.h"
 #include "optimizer.h"
@@ -67,6 +68,26 @@ TEST(TrainSchedules, ASparsifierWarmsUpDenseThenFalling) {
   EXPECT_EQ(schedule->codec_at(25), "dgc:0.001:sample=0.1");
   EXPECT_EQ(schedule->warm_steps(), 25);
   EXPECT_FALSE(CodecSchedule::make({.codec = "efsign", .falling_epochs = 1}, 10).has_value());
+  EXPECT_FALSE(
+      CodecSchedule::make({.codec = "chunktopk:4/64", .falling_epochs = 1}, 10).has_value());
+}
+
+TEST(TrainCompression, RedSyncDoesNotQuantiseTheOutputLayer) {
+  const auto rules = [](const std::string& codec, bool dense_output) {
+    Settings settings;
+    settings.compression.codec = codec;
+    settings.compression.dense_output = dense_output;
+    std::string text;
+    const auto chosen =
+        choose_compression({.settings = settings, .codec = codec, .parameters = {}, .world = {}});
+    for (const CodecRule& rule : chosen->options.engine.rules) {
+      text += rule.pattern + " " + rule.codec + ";";
+    }
+    return text;
+  };
+  EXPECT_EQ(rules("redsync-q:0.01:reuse=3", false), "output.* redsync:0.01:reuse=3;");
+  EXPECT_EQ(rules("redsync-q:0.01", true), "output.* none;");
+  EXPECT_EQ(rules("redsync:0.01", false), "");
 }
 
 TEST(TrainSchedules, RatiosMayFallWithinPartsOfAnEpoch) {

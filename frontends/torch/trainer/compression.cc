@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "spec/facts.h"
+
 namespace gradpress::trainer {
 
 namespace {
@@ -56,6 +58,13 @@ Result<Compression> choose_compression(const CompressionInput& input) {
   engine.record_spans = !settings.json.empty();
   if (wanted.dense_output) {
     engine.rules.push_back({.pattern = std::string(kOutputPattern), .codec = "none"});
+  }
+  // RedSync's authors do not quantise the output layer.
+  const codec::Facts* const facts = codec::facts_of_text(wanted.codec);
+  if (!wanted.dense_output && facts != nullptr && !facts->for_output.empty()) {
+    engine.rules.push_back(
+        {.pattern = std::string(kOutputPattern),
+         .codec = std::string(facts->for_output) + wanted.codec.substr(facts->name.size())});
   }
   if (!wanted.plan.empty() && wanted.plan != "auto") {
     auto plan = load_plan(wanted.plan, target_of(input));
