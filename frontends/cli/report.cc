@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -8,6 +9,7 @@
 #include "base/json.h"
 #include "page.h"
 #include "plan/search/best.h"
+#include "plan/search/espresso.h"
 #include "plan/timeline.h"
 #include "plan_input.h"
 #include "run_comparison.h"
@@ -44,20 +46,30 @@ Result<std::vector<std::string>> json_files(const std::string& folder) {
 struct Row {
   std::string model, cluster, codec;
   plan::SearchReport best;
+  plan::EspressoReport espresso;
   std::vector<std::pair<std::string, double>> others;
+
+  /// How much longer a strategy's iteration is, as a share of best's.
+  double excess(std::string_view name) const {
+    for (const auto& [other, us] : others) {
+      if (other == name) return us / best.value_us - 1.0;
+    }
+    return 0.0;
+  }
 };
 
 Result<Row> compare(const plan::Trace& trace, const plan::Cluster& cluster,
                     const codec::Spec& spec) {
   const std::vector<codec::Spec> codecs = {spec};
   const plan::Request request{{trace, cluster, codecs}, {}};
-  Row row{trace.model, cluster.name, codec::to_text(spec), {}, {}};
+  Row row{trace.model, cluster.name, codec::to_text(spec), {}, {}, {}};
   const auto singles = plan::Buckets::singles(trace.tensors.size());
   const auto best = plan::search_best(request, singles, &row.best);
   if (!best) return tl::unexpected(best.error());
   for (const plan::NamedStrategy& named : plan::strategies()) {
     if (named.name == "best" || named.name == "optimal") continue;
-    const auto strategy = named.plan(request);
+    const auto strategy = named.name == "espresso" ? plan::search_espresso(request, &row.espresso)
+                                                   : named.plan(request);
     if (!strategy) return tl::unexpected(strategy.error());
     row.others.emplace_back(named.name, plan::predict_us(request.setting, *strategy));
   }
@@ -65,25 +77,23 @@ Result<Row> compare(const plan::Trace& trace, const plan::Cluster& cluster,
 }
 
 void print_rows(const std::vector<Row>& rows) {
-  std::printf("%-10s %-12s %-13s %9s %7s %9s  %s\n", "model", "cluster", "codec", "best ms",
-              "bound", "espresso", "closest other");
+  std::printf("%-10s %-12s %-13s %9s %7s %9s %8s  %s\n", "model", "cluster", "codec", "best ms",
+              "bound", "espresso", "offload", "closest other");
   double distance = 0.0;
   double gain = 0.0;
   std::size_t beaten = 0;
   for (const Row& row : rows) {
     const auto closest =
         std::ranges::min_element(row.others, {}, [](const auto& other) { return other.second; });
-    double espresso = 0.0;
-    for (const auto& [name, us] : row.others) {
-      if (name == "espresso") espresso = us;
-    }
     const double best = row.best.value_us;
-    std::printf("%-10s %-12s %-13s %9.3f %6.2f%% %+8.2f%%  %s %+.2f%%\n", row.model.c_str(),
+    const double espresso = row.excess("espresso");
+    std::printf("%-10s %-12s %-13s %9.3f %6.2f%% %+8.2f%% %8zu  %s %+.2f%%\n", row.model.c_str(),
                 row.cluster.c_str(), row.codec.c_str(), best / 1000.0,
-                100.0 * (best / row.best.bound_us - 1.0), 100.0 * (espresso / best - 1.0),
-                closest->first.c_str(), 100.0 * (closest->second / best - 1.0));
+                100.0 * (best / row.best.bound_us - 1.0), 100.0 * espresso,
+                row.espresso.offload_tensors, closest->first.c_str(),
+                100.0 * (closest->second / best - 1.0));
     distance += best / row.best.bound_us - 1.0;
-    gain += espresso / best - 1.0;
+    gain += espresso;
     beaten += closest->second < best * (1.0 - 1e-9) ? 1 : 0;
   }
   const auto count = static_cast<double>(rows.size());
@@ -91,6 +101,36 @@ void print_rows(const std::vector<Row>& rows) {
       "\n%zu rows; best is beaten in %zu; mean distance from the bound %.2f %%; "
       "espresso +%.2f %%\n",
       rows.size(), beaten, 100.0 * distance / count, 100.0 * gain / count);
+}
+
+/// The restricted sub-trees, each under two searches.
+void print_sub_trees(const std::vector<Row>& rows) {
+  constexpr std::array<std::string_view, 5> kSubTrees = {
+      "device-only", "host-only", "inter-allgather", "inter-alltoall", "alltoall-alltoall"};
+  std::printf(
+      "\nSub-trees: how much longer the iteration is than best's on the whole tree, in percent,\n"
+      "with best's search in the sub-tree / with Espresso's algorithm in it (espresso@...)\n\n");
+  std::printf("%-10s %-12s %-13s", "model", "cluster", "codec");
+  for (const std::string_view name : kSubTrees) std::printf(" %17s", std::string(name).c_str());
+  std::printf("\n");
+  std::array<std::array<double, 2>, kSubTrees.size()> sums{};
+  for (const Row& row : rows) {
+    std::printf("%-10s %-12s %-13s", row.model.c_str(), row.cluster.c_str(), row.codec.c_str());
+    for (std::size_t i = 0; i < kSubTrees.size(); ++i) {
+      const double best = 100.0 * row.excess(kSubTrees[i]);
+      const double espresso = 100.0 * row.excess(std::string("espresso@").append(kSubTrees[i]));
+      std::printf(" %8.1f /%7.1f", best, espresso);
+      sums[i][0] += best;
+      sums[i][1] += espresso;
+    }
+    std::printf("\n");
+  }
+  std::printf("%-37s", "mean");
+  const auto count = static_cast<double>(rows.size());
+  for (const auto& [best, espresso] : sums) {
+    std::printf(" %8.1f /%7.1f", best / count, espresso / count);
+  }
+  std::printf("\n");
 }
 
 int run_comparison(const Arguments& arguments) {
@@ -147,6 +187,7 @@ int run_table(const Arguments& arguments) {
     }
   }
   print_rows(rows);
+  print_sub_trees(rows);
   if (arguments.json.empty()) return kSuccess;
   Json json = {{"rows", Json::array()}};
   for (const Row& row : rows) {
@@ -156,6 +197,7 @@ int run_table(const Arguments& arguments) {
                             {"cluster", row.cluster},
                             {"codec", row.codec},
                             {"bound_us", row.best.bound_us},
+                            {"espresso_offload_tensors", row.espresso.offload_tensors},
                             {"iteration_us", std::move(strategies)}});
   }
   const Status written = write_json(arguments.json, json);

@@ -603,6 +603,7 @@ Json to_cluster_json(const Calibration& calibration, std::string_view name,
     }
     costs[codec.codec] = {{"device", points}, {"host", points}};
   }
+  json["decode_costs"] = plan::to_text(plan::DecodeCosts::kPerPayload);
   json["codec_costs"] = std::move(costs);
   return json;
 }

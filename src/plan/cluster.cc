@@ -125,6 +125,19 @@ Status read_costs(const Field& field, Cluster& cluster) {
   return {};
 }
 
+Status read_decode_costs(const Field& root, DecodeCosts& costs) {
+  if (!root.has("decode_costs")) return {};
+  const Field field = *root.at("decode_costs");
+  const auto text = field.text();
+  if (!text) return text.error();
+  for (const DecodeCosts known : {DecodeCosts::kPerPayload, DecodeCosts::kPerOperation}) {
+    if (*text != to_text(known)) continue;
+    costs = known;
+    return {};
+  }
+  return field.wrong("\"per-payload\" or \"per-operation\"").value();
+}
+
 Result<std::uint32_t> read_count(const Field& root, std::string_view key, std::uint64_t most) {
   const auto field = root.at(key);
   if (!field) return tl::unexpected(field.error());
@@ -134,6 +147,10 @@ Result<std::uint32_t> read_count(const Field& root, std::string_view key, std::u
 }
 
 }  // namespace
+
+std::string_view to_text(DecodeCosts costs) {
+  return costs == DecodeCosts::kPerPayload ? "per-payload" : "per-operation";
+}
 
 double CostCurve::at(std::uint64_t elements, double CostPoint::*time) const {
   const auto above = std::ranges::upper_bound(points_, elements, {}, &CostPoint::elements);
@@ -211,6 +228,7 @@ Result<Cluster> cluster_from_json(const Json& json, std::string_view origin) {
     if (!link) return tl::unexpected(link.error());
     (inside ? cluster.intra : cluster.inter) = *link;
   }
+  if (auto s = read_decode_costs(root, cluster.decode_costs); !s) return tl::unexpected(s);
   const auto costs = root.at("codec_costs");
   if (!costs) return tl::unexpected(costs.error());
   if (auto s = read_costs(*costs, cluster); !s) return tl::unexpected(s);

@@ -60,12 +60,20 @@ class CostCurve {
   std::vector<CostPoint> points_;
 };
 
+/// What a decode time in a cluster file is the time of.
+enum class DecodeCosts : std::uint8_t {
+  kPerPayload,    ///< one payload: a Decomp of c payloads takes c times as long
+  kPerOperation,  ///< one Decomp, which decodes all its payloads in one call
+};
+std::string_view to_text(DecodeCosts costs);
+
 struct Cluster {
   std::string name;
   std::string about;
   Topology topology;
   LinkModel intra;
   LinkModel inter;
+  DecodeCosts decode_costs = DecodeCosts::kPerPayload;
   /// By codec text, then by place.
   std::map<std::string, std::array<std::optional<CostCurve>, 2>, std::less<>> codec_costs;
 
@@ -77,8 +85,8 @@ struct Cluster {
 };
 
 /// The format gradpress-cluster-1. Errors: kInvalidArgument, naming file and JSON path: a missing
-/// field, zero machines or workers, a rate or time out of range, a codec that gradpress does not
-/// know, a codec without points or with points out of order.
+/// field, zero machines or workers, a rate or time out of range, an unknown word in decode_costs, a
+/// codec that gradpress does not know, a codec without points or with points out of order.
 Result<Cluster> read_cluster(const std::string& file);
 /// The same from JSON; `origin` stands in errors where the file's name would.
 Result<Cluster> cluster_from_json(const Json& json, std::string_view origin);

@@ -116,7 +116,8 @@ std::uint32_t CommCosts::members(Phase phase) const {
 }
 
 CodecCurves curves_of(const Cluster& cluster, const codec::Spec& spec) {
-  return {cluster.costs(spec, Place::kDevice), cluster.costs(spec, Place::kHost)};
+  return {.at = {cluster.costs(spec, Place::kDevice), cluster.costs(spec, Place::kHost)},
+          .decode_costs = cluster.decode_costs};
 }
 
 TensorCosts::TensorCosts(const CommCosts& comm, const CodecCurves& curves, const codec::Spec* spec,
@@ -138,7 +139,7 @@ std::uint32_t TensorCosts::add_size(std::uint64_t elements, std::uint32_t parts)
           static_cast<double>(low_rank_ ? 4 * ceil_div(whole / 4, parts) : whole);
     }
     for (std::size_t place = 0; place < 2; ++place) {
-      const CostCurve* const curve = curves_[place];
+      const CostCurve* const curve = curves_.at[place];
       constexpr double kNever = std::numeric_limits<double>::infinity();
       size.encode_us[place] = curve == nullptr ? kNever : curve->encode_us(elements);
       size.decode_us[place] = curve == nullptr ? kNever : curve->decode_us(elements);
@@ -186,7 +187,9 @@ TensorCosts::Price TensorCosts::apply(const Action& action, Held& held) {
       ++held.encodes;
       return {lane, size.encode_us[place]};
     }
-    const double us = static_cast<double>(held.payloads) * size.decode_us[place];
+    const bool per_payload = curves_.decode_costs == DecodeCosts::kPerPayload;
+    const double us =
+        (per_payload ? static_cast<double>(held.payloads) : 1.0) * size.decode_us[place];
     held.payloads = 0;
     held.encodes = 0;
     return {lane, us};

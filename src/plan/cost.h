@@ -47,8 +47,11 @@ class CommCosts {
   std::array<std::array<Line, kCollectives>, 4> lines_;
 };
 
-/// A codec's costs by place; null where the cluster has none.
-using CodecCurves = std::array<const CostCurve*, 2>;
+/// A codec's costs.
+struct CodecCurves {
+  std::array<const CostCurve*, 2> at{};  ///< by place; null where the cluster has none
+  DecodeCosts decode_costs = DecodeCosts::kPerPayload;
+};
 /// Looks texts up: asked once per codec, not once per tensor.
 CodecCurves curves_of(const Cluster& cluster, const codec::Spec& spec);
 

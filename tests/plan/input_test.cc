@@ -137,6 +137,7 @@ TEST(ClusterFile, ReadsLinksOverridesAndCurves) {
   const auto cluster = read_cluster(file.path());
   ASSERT_TRUE(cluster.has_value()) << cluster.error().to_string();
   EXPECT_EQ(cluster->topology, (Topology{.machines = 2, .workers = 4}));
+  EXPECT_EQ(cluster->decode_costs, DecodeCosts::kPerPayload);
   EXPECT_EQ(cluster->inter.of(Collective::kAllToAll).gbps, 5.0);
   EXPECT_EQ(cluster->inter.of(Collective::kAllToAll).latency_us, 50.0);
   EXPECT_EQ(cluster->inter.of_flat(Collective::kAllToAll).gbps, 5.0);
@@ -164,6 +165,17 @@ TEST(ClusterFile, ReadsLinksOverridesAndCurves) {
   EXPECT_NE(unknown.message().find("dgc, dgc:0.5"), std::string::npos);
 }
 
+TEST(ClusterFile, SaysWhatADecodeTimeIsTheTimeOf) {
+  for (const DecodeCosts costs : {DecodeCosts::kPerPayload, DecodeCosts::kPerOperation}) {
+    const std::string field =
+        std::string(R"("decode_costs": ")").append(to_text(costs)).append(R"(", "codec_costs":)");
+    const Written file(cluster_with("\"codec_costs\":", field));
+    const auto cluster = read_cluster(file.path());
+    ASSERT_TRUE(cluster.has_value()) << cluster.error().to_string();
+    EXPECT_EQ(cluster->decode_costs, costs);
+  }
+}
+
 TEST(ClusterFile, ErrorsNameTheFileAndThePath) {
   const auto has = [](const std::string& from, const std::string& to, const std::string& part) {
     const std::string message = cluster_error(cluster_with(from, to));
@@ -179,6 +191,9 @@ TEST(ClusterFile, ErrorsNameTheFileAndThePath) {
   has("{\"latency_us\": 7}", "{\"latency_us\": -7}", "inter.collectives.alltoall.flat.latency_us");
   has("{\"latency_us\": 7}", "{}", "inter.collectives.alltoall.flat");
   has("{\"gbps\": 5, \"flat\": {\"latency_us\": 7}}", "{}", "inter.collectives.alltoall: wanted");
+  has("\"codec_costs\":", "\"decode_costs\": \"per-call\", \"codec_costs\":",
+      "decode_costs: wanted \"per-payload\" or \"per-operation\", got \"per-call\"");
+  has("\"codec_costs\":", "\"decode_costs\": 1, \"codec_costs\":", "decode_costs: wanted a text");
   has("\"dgc\":", "\"gzip\":", "codec_costs.gzip: wanted a codec");
   has("\"encode_us\": 30", "\"encode_us\": -30", "codec_costs.dgc.device[1].encode_us");
   has("\"elements\": 200", "\"elements\": 100", "codec_costs.dgc.device[1].elements: wanted more");

@@ -190,6 +190,30 @@ TEST(Timeline, AgreesWithPencilAndPaper) {
               55 + 7 + 300.264 + 300.864 + 12, 1e-9);
 }
 
+/// The decodes of the options above: 2, 4 and 4 payloads of 3 µs each, or 3 µs at once.
+TEST(Timeline, CountsADecodePerPayloadOrPerOperation) {
+  Cluster cluster;
+  cluster.topology = {.machines = 2, .workers = 2};
+  cluster.intra.link = cluster.inter.link = {.latency_us = 10, .gbps = 8};
+  cluster.codec_costs["efsign"][0] = CostCurve({{1, 7.0, 3.0}});
+  const std::vector<codec::Spec> codecs = {*codec::parse_spec("efsign")};
+  const Trace trace{
+      .model = "m", .source = "", .forward_us = 0.0, .tensors = {{"a", Shape{1000}, 1000, 50.0}}};
+  for (const auto& [text, payloads] :
+       {std::pair{"reduce-scatter@intra1 > Comp@device > allgather@inter > Decomp@device > "
+                  "allgather@intra2",
+                  2.0},
+        {"Comp@device > gather@intra1 > allgather@inter > Decomp@device > broadcast@intra2", 4.0},
+        {"Comp@device > alltoall@flat > allgather@flat > Decomp@device", 4.0}}) {
+    const Strategy strategy{.choices = {{option_of(text)}}, .buckets = Buckets::singles(1)};
+    cluster.decode_costs = DecodeCosts::kPerPayload;
+    const double each = predict_us({trace, cluster, codecs}, strategy);
+    cluster.decode_costs = DecodeCosts::kPerOperation;
+    const double once = predict_us({trace, cluster, codecs}, strategy);
+    EXPECT_NEAR(each - once, (payloads - 1.0) * 3.0, 1e-9) << text;
+  }
+}
+
 TEST(Timeline, OneWorkerHasNothingToSend) {
   Cluster cluster;
   cluster.intra.link = cluster.inter.link = {.latency_us = 10, .gbps = 1};

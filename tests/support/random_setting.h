@@ -24,7 +24,8 @@ inline plan::Trace random_trace(std::mt19937_64& random, std::size_t most) {
   return trace;
 }
 
-/// 1 to 9 machines of 1 to 5 workers, with costs for efsign and dgc at both places.
+/// 1 to 9 machines of 1 to 5 workers, with costs for efsign and dgc at both places; half of them
+/// count decodes per operation.
 inline plan::Cluster random_cluster(std::mt19937_64& random) {
   plan::Cluster cluster;
   cluster.name = "random";
@@ -48,6 +49,7 @@ inline plan::Cluster random_cluster(std::mt19937_64& random) {
       cluster.codec_costs[codec][place] = plan::CostCurve(std::move(points));
     }
   }
+  if (random() % 2 == 0) cluster.decode_costs = plan::DecodeCosts::kPerOperation;
   return cluster;
 }
 

@@ -98,7 +98,8 @@ std::vector<Priced> price(const plan::Trace& trace, const plan::Cluster& cluster
       const auto* costs = cluster.costs(spec, *plan::parse_place(word.where));
       task.is_codec = true;
       const bool encode = word.what == "Comp";
-      task.us = (encode ? 1.0 : c) * curve(costs->points(), e, encode);
+      const bool each = !encode && cluster.decode_costs == plan::DecodeCosts::kPerPayload;
+      task.us = (each ? c : 1.0) * curve(costs->points(), e, encode);
       c = encode ? 1.0 : 0.0;
       tasks.push_back(task);
       continue;

@@ -6,7 +6,8 @@ namespace gradpress::plan {
 
 namespace {
 
-constexpr std::uint64_t kFromElements = std::uint64_t{1} << 18;
+/// BytePS's default for BYTEPS_MIN_COMPRESS_BYTES.
+constexpr std::uint64_t kFromBytes = 65536;
 
 }  // namespace
 
@@ -20,7 +21,7 @@ Result<Strategy> plan_byteps_compress(const Request& request) {
       host, [](const Option& option) { return is_inter_family(option) && option.is_raw(); });
   if (!raw) return raw;
   for (std::size_t i = 0; i < encoded->choices.size(); ++i) {
-    if (request.setting.trace.tensors[i].elements < kFromElements) {
+    if (4 * request.setting.trace.tensors[i].elements < kFromBytes) {
       encoded->choices[i] = raw->choices[i];
     }
   }

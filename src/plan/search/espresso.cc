@@ -1,9 +1,10 @@
 // Espresso's published algorithm (EuroSys 2023), in the whole tree.
 //
 //   1. Bubbles: tensors sent before a gap in which the links wait for backward gain nothing from a
-//      codec and are no candidates; asked again after every decision.
+//      codec and leave the candidates for good; looked for again after every decision.
 //   2. Order: larger tensors first; among equals those whose gradient is computed later.
-//   3. Choice: every device option with all others fixed; the shortest iteration wins.
+//   3. Choice: every device option with all others fixed; the shortest iteration wins. In a tree
+//      without the device, every host option.
 //   4. Offload: encoded tensors grouped by (size, option); of a group the q earliest go to the
 //      host, and only the counts are searched.
 //
@@ -11,6 +12,8 @@
 // each is worth): the start is tried both as hierarchical all-reduce and as each tensor's quickest
 // raw option; among options of equal iteration the quickest wins; where the product of the counts
 // is too large to enumerate, they are searched one group at a time until nothing improves.
+#include "plan/search/espresso.h"
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -18,7 +21,6 @@
 #include <tuple>
 
 #include "plan/search/isolated.h"
-#include "plan/search/request.h"
 #include "plan/simulator.h"
 
 namespace gradpress::plan {
@@ -39,9 +41,9 @@ class Espresso {
         comm_(request.setting.cluster),
         tensors_(request.setting.trace.tensors),
         simulator_(request.setting.trace, Buckets::singles(tensors_.size())) {
-    Restrictions device = request.tree;
-    device.host = false;
-    const OptionTree tree(device);
+    Restrictions one_place = request.tree;
+    one_place.host = !request.tree.device;
+    const OptionTree tree(one_place);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       const Shape& shape = tensors_[i].shape;
       const Key key{shape.elements(), shape.is_matrix() ? shape.rows() : 0, request.allowed(i)};
@@ -64,10 +66,13 @@ class Espresso {
   }
 
   double value_us() const { return value_; }
+  const EspressoReport& report() const { return report_; }
 
   Strategy run() {
     choose();
-    if (request_.tree.host) offload();
+    report_.offload_tensors = static_cast<std::size_t>(std::ranges::count_if(
+        current_, [](const Candidate& candidate) { return !candidate.choice.option.is_raw(); }));
+    if (request_.tree.device && request_.tree.host) offload();
     Strategy strategy{.choices = {}, .buckets = Buckets::singles(tensors_.size())};
     for (const Candidate& candidate : current_) strategy.choices.push_back(candidate.choice);
     return strategy;
@@ -90,7 +95,7 @@ class Espresso {
   /// none is busy, and what comes next is the beginning of a tensor's journey. A gap on one link
   /// alone is no bubble (what the other carries may close it), nor is a tensor's wait for its own
   /// codec in the middle of its journey (it would begin earlier if the others were shorter).
-  std::vector<bool> before_bubbles() {
+  void remove_before_bubbles(std::vector<bool>& out) {
     std::vector<Span> sends;
     std::ranges::copy_if(simulator_.spans(), std::back_inserter(sends), [](const Span& span) {
       return span.lane == Lane::kIntra || span.lane == Lane::kInter;
@@ -105,9 +110,9 @@ class Espresso {
       busy_until = std::max(busy_until, span.end_us);
       sent[span.message] = std::max(sent[span.message], span.end_us);
     }
-    std::vector<bool> before(tensors_.size(), false);
-    for (std::size_t i = 0; i < tensors_.size(); ++i) before[i] = sent[i] <= last_bubble;
-    return before;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (sent[i] <= last_bubble) out[i] = true;
+    }
   }
 
   void choose() {
@@ -119,7 +124,8 @@ class Espresso {
       }
       return a > b;
     });
-    std::vector<bool> out = before_bubbles();
+    std::vector<bool> out(tensors_.size(), false);
+    remove_before_bubbles(out);
     for (const std::size_t tensor : order) {
       if (out[tensor]) continue;
       const Candidate* best = nullptr;
@@ -143,7 +149,7 @@ class Espresso {
       if (best == nullptr) continue;
       set(tensor, *best);
       value_ = simulator_.rerun(work(), tensor);
-      out = before_bubbles();
+      remove_before_bubbles(out);
     }
   }
 
@@ -238,17 +244,22 @@ class Espresso {
   std::vector<const Chain*> chains_;
   Loads loads_{};
   double value_ = 0.0;
+  EspressoReport report_;
 };
 
 }  // namespace
 
-Result<Strategy> plan_espresso(const Request& request) {
+Result<Strategy> search_espresso(const Request& request, EspressoReport* report) {
   if (const Status status = check_costs(request); !status) return tl::unexpected(status);
   Espresso hierarchical(request, Start::kHierarchical);
   Strategy best = hierarchical.run();
   Espresso quickest(request, Start::kQuickestRaw);
   Strategy other = quickest.run();
-  return quickest.value_us() < hierarchical.value_us() ? other : best;
+  const bool is_other = quickest.value_us() < hierarchical.value_us();
+  if (report != nullptr) *report = is_other ? quickest.report() : hierarchical.report();
+  return is_other ? other : best;
 }
+
+Result<Strategy> plan_espresso(const Request& request) { return search_espresso(request, nullptr); }
 
 }  // namespace gradpress::plan

@@ -12,11 +12,6 @@ using Family = bool (*)(const Option& option);
 /// Hierarchical, whole shards inside a machine, payloads only between machines: what HiPress and
 /// BytePS-Compress choose from. Raw options of that shape are in it.
 bool is_inter_family(const Option& option);
-/// The sub-trees of the strategies of these names; each in the strategy's file. Raw options are in
-/// all of them.
-bool is_inter_allgather(const Option& option);
-bool is_inter_alltoall(const Option& option);
-bool is_alltoall_alltoall(const Option& option);
 /// reduce-scatter, all-reduce between machines, all-gather.
 Option raw_hierarchical();
 

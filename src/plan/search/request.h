@@ -40,7 +40,7 @@ Result<const NamedStrategy*> find_strategy(std::string_view name);
 /// Errors: kInvalidArgument, naming codec, place and what to do.
 Status check_costs(const Request& request);
 
-// One file each, of the same name.
+// One file each, of the same name; the last ones in restricted.cc.
 Result<Strategy> plan_best(const Request& request);
 Result<Strategy> plan_espresso(const Request& request);
 Result<Strategy> plan_optimal(const Request& request);
@@ -55,5 +55,10 @@ Result<Strategy> plan_host_only(const Request& request);
 Result<Strategy> plan_inter_allgather(const Request& request);
 Result<Strategy> plan_inter_alltoall(const Request& request);
 Result<Strategy> plan_alltoall_alltoall(const Request& request);
+Result<Strategy> plan_espresso_device_only(const Request& request);
+Result<Strategy> plan_espresso_host_only(const Request& request);
+Result<Strategy> plan_espresso_inter_allgather(const Request& request);
+Result<Strategy> plan_espresso_inter_alltoall(const Request& request);
+Result<Strategy> plan_espresso_alltoall_alltoall(const Request& request);
 
 }  // namespace gradpress::plan

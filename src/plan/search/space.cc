@@ -21,7 +21,7 @@ SearchSpace::SearchSpace(const Setting& setting, const Restrictions& restriction
 
   if (fused()) {
     for (const codec::Spec& spec : setting.codecs) {
-      for (const CostCurve* const curve : curves_of(setting.cluster, spec)) {
+      for (const CostCurve* const curve : curves_of(setting.cluster, spec).at) {
         for (const Tensor& tensor : setting.trace.tensors) {
           lead_us_.push_back(curve == nullptr ? 0.0 : curve->encode_us(tensor.elements));
         }
