@@ -28,6 +28,11 @@ constexpr unsigned kTurns = 3;
 /// and a decode, in every turn.
 constexpr double kNextCodecSlice = 8.0 * 2.0 * 2.0 * (kTurns + 1);
 
+/// Predictions this close are alike to a measurement: fewer messages cost the processor less.
+constexpr double kAlike = 0.01;
+/// A smaller predicted gain is lost in the noise of steps.
+constexpr double kLeastGain = 0.02;
+
 double us(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
 
 std::vector<std::string> codecs_of(const EngineOptions& options) {
@@ -310,7 +315,9 @@ Result<AutoPlan> AutoWorld::make_plan() {
                                [](const plan::Choice& choice) { return !choice.option.is_raw(); });
   };
   plan::PlanOptions options{.policy = policy_of(options_, codecs_),
-                            .fusion = options_.fusion ? plan::Fusion::kAuto : plan::Fusion::kNone};
+                            .fusion = options_.fusion ? plan::Fusion::kAuto : plan::Fusion::kNone,
+                            .alike = kAlike,
+                            .least_gain = kLeastGain};
   options.tree.extended = options_.sum_payloads;
   const auto best = plan::make_plan(setting, options);
   if (!best) return tl::unexpected(best.error());

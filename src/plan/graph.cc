@@ -291,15 +291,28 @@ Option PricedGraph::option(const Path& path) const {
   return Option(std::span<const Action>(actions.data(), path.count));
 }
 
-double PricedGraph::least_us(Lane lane) const {
+template <class Time>
+double PricedGraph::least(Lane lane, Time time) const {
   std::vector<double> least(graph_->states(), std::numeric_limits<double>::infinity());
   least[OptionGraph::kEnd] = 0.0;
   for (std::size_t i = edges_.size(); i-- > 0;) {
     const Edge& edge = edges_[i];
-    const double us = edge.lane == static_cast<std::uint32_t>(lane) ? edge.us : 0.0;
+    const double us = edge.lane == static_cast<std::uint32_t>(lane) ? time(edge) : 0.0;
     least[edge.from] = std::min(least[edge.from], us + least[edge.to]);
   }
   return least[OptionGraph::kStart];
+}
+
+double PricedGraph::least_us(Lane lane) const {
+  return least(lane, [](const Edge& edge) { return edge.us; });
+}
+
+double PricedGraph::least_bytes_us(Lane lane) const {
+  return least(lane, [](const Edge& edge) { return edge.us - edge.fixed_us; });
+}
+
+double PricedGraph::least_latency_us(Lane lane) const {
+  return least(lane, [](const Edge& edge) { return edge.fixed_us; });
 }
 
 std::vector<Path> PricedGraph::undominated() const {

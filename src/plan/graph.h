@@ -75,10 +75,16 @@ class PricedGraph {
   Option option(const Path& path) const;
   /// The least time any option spends on a lane.
   double least_us(Lane lane) const;
+  /// The same of the bytes alone, and of the latencies alone; the option may be another.
+  double least_bytes_us(Lane lane) const;
+  double least_latency_us(Lane lane) const;
   /// Paths that no other path dominates on all four lanes.
   std::vector<Path> undominated() const;
 
  private:
+  template <class Time>
+  double least(Lane lane, Time time) const;
+
   const OptionGraph* graph_;
   std::vector<Edge> edges_;
 };

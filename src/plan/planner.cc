@@ -16,10 +16,8 @@ namespace {
 
 /// A gain below this share is not worth a codec's noise.
 constexpr double kWorthwhile = 0.02;
-/// Predictions that differ by less are alike: then the plan with the fewest messages is taken. What
-/// a message costs the processor is in no cost model, and where backward hides hundreds of them the
-/// timeline sees no reason to join any.
-constexpr double kAlike = 0.01;
+/// Predictions that differ by less are equal: sums in another order.
+constexpr double kRounding = 1e-9;
 
 /// Sizes of buckets to try, in bytes of raw gradient.
 constexpr std::array<double, 5> kBucketBytes = {256.0 * 1024, 1048576.0, 4.0 * 1048576,
@@ -139,7 +137,7 @@ std::uint32_t messages_of(const Setting& setting, const Strategy& strategy) {
   return strategy.buckets.count + strategy.buckets_q.count;
 }
 
-Result<Strategy> plan_with_buckets(const Request& request, Strategy single) {
+Result<Strategy> plan_with_buckets(const Request& request, Strategy single, double alike) {
   struct Candidate {
     Strategy strategy;
     double us;
@@ -164,7 +162,7 @@ Result<Strategy> plan_with_buckets(const Request& request, Strategy single) {
     add(std::move(*strategy));
   }
   std::erase_if(candidates, [&](const Candidate& candidate) {
-    return candidate.us > (1.0 + kAlike) * best_us;
+    return candidate.us > (1.0 + std::max(alike, kRounding)) * best_us;
   });
   return std::move(std::ranges::min_element(candidates, {}, [&](const Candidate& candidate) {
                      return std::pair(messages_of(setting, candidate.strategy), candidate.us);
@@ -203,12 +201,18 @@ std::string verdict_of(const Setting& setting, const Plan& plan) {
     const std::string name = codec::to_text(setting.codecs[choice.codec]);
     if (std::ranges::find(used, name) == used.end()) used.push_back(name);
   }
-  if (gain < kWorthwhile || encoded == 0) {
+  std::string names;
+  for (const std::string& name : used) names.append(names.empty() ? "" : " and ").append(name);
+  if (encoded > 0 && gain > 0.0 && gain < kWorthwhile) {
+    return "compression hardly pays: " + std::to_string(encoded) + " of " +
+           std::to_string(plan.strategy.choices.size()) + " tensors with " + names + " save " +
+           in_percent(gain) + "; without compression " + in_percent(raw_exposed) +
+           " of a step is exposed communication" + rate;
+  }
+  if (gain <= 0.0 || encoded == 0) {
     return "do not compress: " + in_percent(raw_exposed) + " of a step is exposed communication" +
            rate + "; the codecs could save " + in_percent(std::max(0.0, gain));
   }
-  std::string names;
-  for (const std::string& name : used) names.append(names.empty() ? "" : " and ").append(name);
   return "compress " + std::to_string(encoded) + " of " +
          std::to_string(plan.strategy.choices.size()) + " tensors with " + names + ": " +
          in_ms(plan.iteration_us) + " instead of " + in_ms(plan.raw_us) + " a step (-" +
@@ -255,24 +259,25 @@ Result<Plan> make_plan(const Setting& setting, const PlanOptions& options) {
   Plan plan;
   plan.raw_us = raw_report.value_us;
   if (fused) {
-    strategy = plan_with_buckets(request, std::move(*strategy));
+    strategy = plan_with_buckets(request, std::move(*strategy), options.alike);
     if (!strategy) return tl::unexpected(strategy.error());
-    raw_strategy = plan_with_buckets(raw, std::move(*raw_strategy));
+    raw_strategy = plan_with_buckets(raw, std::move(*raw_strategy), options.alike);
     if (!raw_strategy) return tl::unexpected(raw_strategy.error());
     plan.raw_us = predict_us(raw.setting, *raw_strategy);
-    // The plan does what the verdict says.
-    if (predict_us(setting, *strategy) > (1.0 - kWorthwhile) * plan.raw_us) {
+    const double least_gain = std::max(options.least_gain, kRounding);
+    if (predict_us(setting, *strategy) > (1.0 - least_gain) * plan.raw_us) {
       strategy = std::move(raw_strategy);
     }
   }
   plan.strategy_name = options.strategy;
   plan.extended = options.tree.extended;
   plan.strategy = std::move(*strategy);
-  // The search knows its bound already; other strategies and buckets have it computed.
-  plan.bound_us =
-      is_best && plan.strategy.buckets == singles
-          ? report.bound_us
-          : SearchSpace(setting, options.tree, *allowed, plan.strategy.buckets).bound_us();
+  // The search knows its bound already; other strategies and fusion have it computed.
+  plan.bound_us = report.bound_us;
+  if (fused || !is_best) {
+    const SearchSpace space(setting, options.tree, *allowed, singles);
+    plan.bound_us = fused ? space.fused_bound_us() : space.bound_us();
+  }
   plan.timeline = predict(setting, plan.strategy);
   plan.iteration_us = plan.timeline.iteration_us;
   if (alternates(setting, plan.strategy)) plan.iteration_us = predict_us(setting, plan.strategy);

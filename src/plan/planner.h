@@ -22,6 +22,11 @@ struct PlanOptions {
   Restrictions tree{};
   Policy policy{};
   Fusion fusion = Fusion::kNone;
+  /// With kAuto: of the bucketings whose predictions are above the least by at most this share, the
+  /// one with the fewest messages is taken. No cost model has what a message costs the processor.
+  double alike = 0.0;
+  /// With kAuto: codecs that save less than this share of an iteration are not used.
+  double least_gain = 0.0;
 };
 
 struct Plan {
@@ -29,7 +34,7 @@ struct Plan {
   bool extended = false;  ///< the tree it was found in
   Strategy strategy;
   double iteration_us = 0.0;  ///< the mean of two steps where acpsgd alternates
-  double bound_us = 0.0;      ///< over the tree and these buckets (docs/cost_model.md)
+  double bound_us = 0.0;      ///< of every plan in this tree with this fusion (docs/cost_model.md)
   double raw_us = 0.0;        ///< the best without a codec, with the same kind of buckets
   Timeline timeline;          ///< of the first step
   std::string verdict;        ///< one sentence

@@ -193,11 +193,11 @@ double predict_us(const Setting& setting, const Strategy& strategy) {
   return 0.5 * (first + predict_step_us(setting, strategy, 1));
 }
 
-double bound_us(const Trace& trace, std::span<const Loads> least_us) {
+double bound_us(const Trace& trace, std::span<const Loads> least_us, const Loads& once_us) {
   double ready = trace.backward_us();
   double bound = ready;
   for (const Lane lane : {Lane::kIntra, Lane::kInter}) {
-    double later = 0.0;
+    double later = once_us[static_cast<std::size_t>(lane)];
     ready = trace.backward_us();
     for (std::size_t i = trace.tensors.size(); i-- > 0;) {
       later += least_us[i][static_cast<std::size_t>(lane)];

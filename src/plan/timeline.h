@@ -65,7 +65,7 @@ bool alternates(const Setting& setting, const Strategy& strategy);
 
 /// No strategy is faster: compression free and instant, each link's least load after each tensor's
 /// readiness. `least_us[tensor]` holds a tensor's least time on each link (only kIntra and kInter
-/// are used).
-double bound_us(const Trace& trace, std::span<const Loads> least_us);
+/// are used), `once_us` what each link takes once whatever shares a message.
+double bound_us(const Trace& trace, std::span<const Loads> least_us, const Loads& once_us = {});
 
 }  // namespace gradpress::plan

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <random>
 #include <set>
@@ -101,9 +102,6 @@ TEST(Graph, PricesEveryPathAsTheOptionAlone) {
 /// Models and the clusters that they are planned for.
 struct Models {
   std::string source;
-  /// By how much another strategy may be faster than best's: the numbers of its search were set
-  /// while looking at the recorded models.
-  double lead = 0.0;
   /// Tensors of the models that are planned exactly, and how many such plans are found at least:
   /// with four, some take seconds and some too long.
   std::vector<std::size_t> exact_tensors = {3, 4};
@@ -136,7 +134,7 @@ Cluster accelerators(std::string name, LinkModel::Rate intra, LinkModel::Rate in
 }
 
 Models built_in() {
-  Models data{.source = "built-in models", .lead = 0.01, .exact_tensors = {3}, .least_answers = 30};
+  Models data{.source = "built-in models", .exact_tensors = {3}, .least_answers = 30};
   for (const char* const name : {"vgg16", "resnet101", "bert-base", "gpt2", "lstm"}) {
     data.traces.push_back(*zoo_trace(name, {.tflops = 15}));
   }
@@ -167,6 +165,31 @@ std::vector<Models> all_models() {
   return all;
 }
 
+/// best's search ends this close to the floor: predictions that differ by less are equal.
+constexpr double kCloseEnough = 1e-4;
+
+/// Where the search is known to end behind a strategy that takes a hundred times as long, and by
+/// how much (docs/decisions/0011-planner-search.md says why). Nothing else may be ahead.
+struct KnownLead {
+  std::string_view model, cluster, codec, strategy;
+  double lead;
+};
+constexpr std::array kKnownLeads = {
+    KnownLead{"bert-base", "nvlink, 100 Gb/s", "efsign", "espresso", 0.0066},
+    KnownLead{"UGATIT", "nvlink-100g", "randomk:0.01", "espresso", 0.0020},
+};
+
+double allowed_lead(const Trace& trace, const Cluster& cluster, const std::string& codec,
+                    std::string_view strategy) {
+  for (const KnownLead& known : kKnownLeads) {
+    if (known.model == trace.model && known.cluster == cluster.name && known.codec == codec &&
+        known.strategy == strategy) {
+      return known.lead;
+    }
+  }
+  return kCloseEnough;
+}
+
 void no_strategy_beats_best(const Models& data) {
   for (const Cluster& cluster : data.clusters) {
     for (const Trace& trace : data.traces) {
@@ -184,7 +207,8 @@ void no_strategy_beats_best(const Models& data) {
           const auto other = named.plan(request);
           ASSERT_TRUE(other.has_value()) << named.name << ": " << other.error().to_string();
           const double us = predict_us(request.setting, *other);
-          EXPECT_GE(us, report.value_us * (1.0 - data.lead) - 1e-3)
+          EXPECT_GE(us, report.value_us *
+                            (1.0 - allowed_lead(trace, cluster, codec::to_text(spec), named.name)))
               << trace.model << " " << cluster.name << " " << codec::to_text(spec) << ": "
               << named.name;
           EXPECT_GE(us, report.bound_us * (1.0 - 1e-9)) << named.name;
@@ -460,11 +484,17 @@ TEST(Plan, WithBucketsDoesWhatItsVerdictSays) {
   Cluster cluster = test::random_cluster(random);
   cluster.topology = {.machines = 4, .workers = 1};
   const std::vector<codec::Spec> codecs = {*codec::parse_spec("efsign")};
-  const auto plan = make_plan({trace, cluster, codecs}, {.fusion = Fusion::kAuto});
-  ASSERT_TRUE(plan.has_value()) << plan.error().to_string();
-  EXPECT_EQ(plan->verdict.substr(0, 15), "do not compress") << plan->verdict;
-  for (const Choice& choice : plan->strategy.choices) EXPECT_TRUE(choice.option.is_raw());
-  EXPECT_LT(plan->strategy.buckets.count, trace.tensors.size());
+  const Setting setting{trace, cluster, codecs};
+  const auto fastest = make_plan(setting, {.fusion = Fusion::kAuto});
+  // What codec auto asks for: fewer messages at a price below one per cent.
+  const auto few = make_plan(setting, {.fusion = Fusion::kAuto, .alike = 0.01, .least_gain = 0.02});
+  for (const auto* const plan : {&fastest, &few}) {
+    ASSERT_TRUE(plan->has_value()) << plan->error().to_string();
+    EXPECT_EQ((*plan)->verdict.substr(0, 15), "do not compress") << (*plan)->verdict;
+    for (const Choice& choice : (*plan)->strategy.choices) EXPECT_TRUE(choice.option.is_raw());
+  }
+  EXPECT_LT(few->strategy.buckets.count, trace.tensors.size());
+  EXPECT_LE(few->iteration_us, 1.01 * fastest->iteration_us);
 }
 
 }  // namespace

@@ -34,9 +34,16 @@ constexpr std::size_t kStride = 5;
 /// Up to here a simulation costs next to nothing, and everything is tried.
 constexpr std::size_t kFewMessages = 64;
 constexpr std::size_t kPairMessages = 8;
+/// Up to here single moves meet every candidate often enough for annealing to beat a walk.
+constexpr std::size_t kAnnealMessages = 16;
 /// So few messages are planned exactly, in a second at most.
 constexpr std::size_t kExactMessages = 4;
 constexpr std::uint64_t kExactNodes = 20'000'000;
+/// Up to here the rivals are searched too: all of them together cost about as much as the search.
+constexpr std::size_t kRivalMessages = 12;
+/// The shares of the budget then: of the whole tree, and of each sub-tree.
+constexpr double kWholeTreeEffort = 0.25;
+constexpr double kSubTreeEffort = 0.05;
 constexpr double kCloseEnough = 1.0 + 1e-4;
 
 /// Sub-trees whose own cheapest strategies are good places to begin: what is cheapest at one price
@@ -84,9 +91,34 @@ class BestSearch {
     if (!finish_quickly()) {
       find_family_starts();
       refine_starts();
-      deepen_optima();
+      if (space_.messages() <= kAnnealMessages) {
+        anneal_optimum();
+      } else {
+        deepen_optima();
+      }
     }
     walk_.restart(optima_.front().picks);
+    return walk_.strategy();
+  }
+
+  /// Begins again at a strategy of the tree, if that is better.
+  Strategy improve_on(const Strategy& strategy) {
+    Picks picks(space_.messages());
+    for (std::uint32_t message = 0; message < space_.messages(); ++message) {
+      const auto index = space_.index_of(message, strategy.choices[message]);
+      if (!index) return walk_.strategy();
+      picks[message] = *index;
+    }
+    const Picks before(walk_.picks().begin(), walk_.picks().end());
+    const double value = walk_.value_us();
+    walk_.restart(picks);
+    if (walk_.value_us() >= value) {
+      walk_.restart(before);
+      return walk_.strategy();
+    }
+    budget_ += budget_ / 4;
+    end_ = budget_ + walk_.tasks_run();
+    (void)step(budget_ / 8);
     return walk_.strategy();
   }
 
@@ -321,6 +353,20 @@ class BestSearch {
     std::ranges::stable_sort(optima_, {}, &Optimum::value);
   }
 
+  void anneal_optimum() {
+    end_ = budget_;
+    std::ranges::stable_sort(optima_, {}, &Optimum::value);
+    walk_.restart(optima_.front().picks);
+    if (done()) return;
+    widen();
+    const std::uint64_t left = budget_ - std::min(budget_, walk_.tasks_run());
+    anneal(walk_, {.tasks = left / 10 * 8, .floor_us = floor_});
+    (void)step(left / 10);
+    (void)refine_everywhere(walk_, {.tasks = left / 10, .floor_us = floor_});
+    keep_optimum();
+    std::ranges::stable_sort(optima_, {}, &Optimum::value);
+  }
+
   void deepen() {
     for (int round = 0; round < 2 && !done(); ++round) {
       const double before = walk_.value_us();
@@ -328,6 +374,9 @@ class BestSearch {
       (void)step(budget_ / 8);
       widen();
       (void)step(budget_ / 4);
+      if (stride_ == 1 && !done()) {
+        (void)refine_everywhere(walk_, {.tasks = end_ - walk_.tasks_run(), .floor_us = floor_});
+      }
       while (stride_ == 1 && !done() &&
              refine_by_pairs(walk_, {.tasks = end_ - walk_.tasks_run()})) {
         (void)step(budget_ / 8);
@@ -398,7 +447,8 @@ class BestSearch {
       busy.emplace_back(-sum, i);
     }
     std::ranges::sort(busy);
-    busy.resize(std::min(busy.size(), kWidened));
+    busy.resize(
+        std::min(busy.size(), space_.messages() <= kAnnealMessages ? kAnnealMessages : kWidened));
     for (const auto& [sum, index] : busy) space_.widen(classes[index]);
     walk_.restart(picks);
   }
@@ -422,14 +472,51 @@ class BestSearch {
 
 }  // namespace
 
+namespace {
+
+/// The exact search that ends the planning of a handful of messages.
+void finish_exactly(const Request& request, Strategy& strategy, SearchReport& report) {
+  const std::size_t messages = strategy.choices.size();
+  if (messages > kExactMessages || report.value_us <= report.floor_us * kCloseEnough) return;
+  const ExactResult exact = search_exact(request, report.value_us, kExactNodes);
+  if (exact.choices.empty()) return;
+  strategy.choices = exact.choices;
+  report.value_us = predict_us(request.setting, strategy);
+}
+
+/// The other strategies that search. Those that do not are among the starts.
+std::vector<Strategy> rivals(const Request& request) {
+  std::vector<Strategy> found;
+  const auto add = [&](Result<Strategy> strategy) {
+    if (strategy) found.push_back(std::move(*strategy));
+  };
+  for (const auto plan : {plan_device_only, plan_host_only, plan_inter_allgather,
+                          plan_inter_alltoall, plan_alltoall_alltoall}) {
+    add(plan(request));
+  }
+  for (const auto plan : {plan_espresso, plan_espresso_device_only, plan_espresso_host_only,
+                          plan_espresso_inter_allgather, plan_espresso_inter_alltoall,
+                          plan_espresso_alltoall_alltoall}) {
+    add(plan(request));
+  }
+  return found;
+}
+
+Status check_request(const Request& request) {
+  if (const Status status = check_costs(request); !status) return status;
+  if (OptionGraph(request.tree, codec_fit({}), request.setting.cluster.topology, false).empty()) {
+    return Status::error(Code::kInvalidArgument,
+                         "the restrictions leave no raw option, and not every tensor can be "
+                         "encoded: forbid less");
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<Strategy> search_heuristic(const Request& request, const Buckets& buckets,
                                   SearchReport& report, double effort) {
-  if (const Status status = check_costs(request); !status) return tl::unexpected(status);
-  if (OptionGraph(request.tree, codec_fit({}), request.setting.cluster.topology, false).empty()) {
-    return fail(Code::kInvalidArgument,
-                "the restrictions leave no raw option, and not every tensor can be encoded: "
-                "forbid less");
-  }
+  if (const Status status = check_request(request); !status) return tl::unexpected(status);
   BestSearch search(request, buckets, effort);
   Strategy strategy = search.run();
   report = search.report();
@@ -438,18 +525,44 @@ Result<Strategy> search_heuristic(const Request& request, const Buckets& buckets
 
 Result<Strategy> search_best(const Request& request, const Buckets& buckets, SearchReport* report,
                              double effort) {
-  SearchReport found;
-  auto strategy = search_heuristic(request, buckets, found, effort);
-  if (!strategy) return strategy;
+  if (const Status status = check_request(request); !status) return tl::unexpected(status);
   const bool single = buckets.count == request.setting.trace.tensors.size();
-  if (single && buckets.count <= kExactMessages && found.value_us > found.floor_us * kCloseEnough) {
-    const ExactResult exact = search_exact(request, found.value_us, kExactNodes);
-    if (!exact.choices.empty()) {
-      strategy->choices = exact.choices;
-      found.value_us = predict_us(request.setting, *strategy);
+  const bool whole = single && buckets.count <= kRivalMessages && request.tree.accepts == nullptr &&
+                     !request.setting.codecs.empty();
+  BestSearch search(request, buckets, whole ? kWholeTreeEffort * effort : effort);
+  Strategy strategy = search.run();
+  SearchReport found = search.report();
+  if (whole && found.value_us > found.floor_us * kCloseEnough) {
+    const Strategy* best = nullptr;
+    const std::vector<Strategy> others = rivals(request);
+    double best_us = found.value_us;
+    for (const Strategy& other : others) {
+      const double us = predict_us(request.setting, other);
+      if (us >= best_us) continue;
+      best_us = us;
+      best = &other;
+    }
+    if (best != nullptr) {
+      strategy = search.improve_on(*best);
+      found = search.report();
+      // Options that only a sub-tree's own codecs have are not among the candidates.
+      if (best_us < found.value_us) {
+        strategy = *best;
+        found.value_us = best_us;
+      }
     }
   }
+  if (single) finish_exactly(request, strategy, found);
   if (report != nullptr) *report = found;
+  return strategy;
+}
+
+Result<Strategy> search_sub_tree(const Request& request) {
+  SearchReport report;
+  const std::size_t messages = request.setting.trace.tensors.size();
+  auto strategy = search_heuristic(request, Buckets::singles(messages), report,
+                                   messages <= kRivalMessages ? kSubTreeEffort : 1.0);
+  if (strategy) finish_exactly(request, *strategy, report);
   return strategy;
 }
 

@@ -8,7 +8,7 @@ namespace gradpress::plan {
 /// How a search went, for the user and for tests.
 struct SearchReport {
   double value_us = 0.0;  ///< forward included
-  double bound_us = 0.0;  ///< by definition (docs/cost_model.md)
+  double bound_us = 0.0;  ///< by definition (docs/cost_model.md), with the messages searched
   double floor_us = 0.0;  ///< a sharper bound: no strategy of the tree is below it
   std::uint64_t tasks_run = 0;
 };
@@ -21,6 +21,10 @@ Result<Strategy> search_best(const Request& request, const Buckets& buckets,
 /// The same without the exact search that ends it for a handful of messages.
 Result<Strategy> search_heuristic(const Request& request, const Buckets& buckets,
                                   SearchReport& report, double effort = 1.0);
+
+/// The search of a restricted strategy: a part of search_best, which runs it too. An exact end as
+/// well, but nothing beside.
+Result<Strategy> search_sub_tree(const Request& request);
 
 /// Branch and bound over every option of every tensor (optimal.cc).
 struct ExactResult {

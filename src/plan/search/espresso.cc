@@ -34,31 +34,53 @@ constexpr double kEqualUs = 1e-6;
 /// What "no compression" sends before the first decision.
 enum class Start : std::uint8_t { kHierarchical, kQuickestRaw };
 
-class Espresso {
+/// What each tensor chooses from, the quickest option first. Tensors alike share a list.
+class Alternatives {
  public:
-  Espresso(const Request& request, Start start)
-      : request_(request),
-        comm_(request.setting.cluster),
-        tensors_(request.setting.trace.tensors),
-        simulator_(request.setting.trace, Buckets::singles(tensors_.size())) {
+  Alternatives(const Request& request, const CommCosts& comm) {
     Restrictions one_place = request.tree;
     one_place.host = !request.tree.device;
     const OptionTree tree(one_place);
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const Shape& shape = tensors_[i].shape;
+    const auto& tensors = request.setting.trace.tensors;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Shape& shape = tensors[i].shape;
       const Key key{shape.elements(), shape.is_matrix() ? shape.rows() : 0, request.allowed(i)};
-      auto [at, is_new] = candidates_.try_emplace(key);
+      auto [at, is_new] = lists_.try_emplace(key);
       if (is_new) {
-        at->second = all_candidates(request.setting, comm_, tree, shape, request.allowed(i));
+        at->second = all_candidates(request.setting, comm, tree, shape, request.allowed(i));
       }
-      options_.push_back(&at->second);
-      // Candidates stand by their time: the first raw one is the quickest.
+      of_tensor_.push_back(&at->second);
+    }
+  }
+  Alternatives(const Alternatives&) = delete;
+  Alternatives& operator=(const Alternatives&) = delete;
+
+  const std::vector<Candidate>& of(std::size_t tensor) const { return *of_tensor_[tensor]; }
+
+ private:
+  using Key = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>;
+  std::map<Key, std::vector<Candidate>> lists_;
+  std::vector<const std::vector<Candidate>*> of_tensor_;
+};
+
+class Espresso {
+ public:
+  Espresso(const Request& request, const CommCosts& comm, const Alternatives& alternatives,
+           Start start)
+      : request_(request),
+        comm_(comm),
+        alternatives_(alternatives),
+        tensors_(request.setting.trace.tensors),
+        simulator_(request.setting.trace, Buckets::singles(tensors_.size())) {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      // The first raw one is the quickest.
+      const auto& list = alternatives.of(i);
       const auto quickest = std::ranges::find_if(
-          at->second, [](const Candidate& candidate) { return candidate.choice.option.is_raw(); });
+          list, [](const Candidate& candidate) { return candidate.choice.option.is_raw(); });
       current_.push_back(
-          start == Start::kQuickestRaw && quickest != at->second.end()
+          start == Start::kQuickestRaw && quickest != list.end()
               ? *quickest
-              : priced(request.setting, comm_, shape, {.option = raw_hierarchical()}));
+              : priced(request.setting, comm, tensors_[i].shape, {.option = raw_hierarchical()}));
     }
     for (const Candidate& candidate : current_) chains_.push_back(&candidate.chain);
     for (const Candidate& candidate : current_) change(candidate.loads, 1.0);
@@ -79,11 +101,15 @@ class Espresso {
   }
 
  private:
-  using Key = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>;
-
   Work work() const { return {.chains = chains_, .leads = {}, .loads = loads_}; }
   void change(const Loads& loads, double sign) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) loads_[lane] += sign * loads[lane];
+  }
+  /// Whether the lanes' loads alone rule out an end below `limit`.
+  bool hopeless(double limit) const {
+    const double first = simulator_.ready_us().front();
+    return loads_[0] + simulator_.backward_us() >= limit + kEqualUs ||
+           std::max({loads_[1], loads_[2], loads_[3]}) + first >= limit + kEqualUs;
   }
   void set(std::size_t tensor, const Candidate& candidate) {
     change(current_[tensor].loads, -1.0);
@@ -131,11 +157,15 @@ class Espresso {
       const Candidate* best = nullptr;
       const Candidate original = current_[tensor];
       double best_value = value_;
-      for (const Candidate& candidate : *options_[tensor]) {
+      for (const Candidate& candidate : alternatives_.of(tensor)) {
+        // No tensor ends before its own chain.
+        if (simulator_.ready_us()[tensor] + candidate.total_us >= best_value + kEqualUs) break;
         change(original.loads, -1.0);
         change(candidate.loads, 1.0);
         chains_[tensor] = &candidate.chain;
-        const double value = simulator_.probe(work(), tensor, best_value + kEqualUs);
+        const double value = hopeless(best_value + kEqualUs)
+                                 ? Simulator::kNever
+                                 : simulator_.probe(work(), tensor, best_value + kEqualUs);
         change(candidate.loads, -1.0);
         change(original.loads, 1.0);
         const double quickest = best == nullptr ? original.total_us : best->total_us;
@@ -235,11 +265,10 @@ class Espresso {
   }
 
   const Request& request_;
-  CommCosts comm_;
+  const CommCosts& comm_;
+  const Alternatives& alternatives_;
   const std::vector<Tensor>& tensors_;
   Simulator simulator_;
-  std::map<Key, std::vector<Candidate>> candidates_;
-  std::vector<const std::vector<Candidate>*> options_;
   std::vector<Candidate> current_;
   std::vector<const Chain*> chains_;
   Loads loads_{};
@@ -251,9 +280,11 @@ class Espresso {
 
 Result<Strategy> search_espresso(const Request& request, EspressoReport* report) {
   if (const Status status = check_costs(request); !status) return tl::unexpected(status);
-  Espresso hierarchical(request, Start::kHierarchical);
+  const CommCosts comm(request.setting.cluster);
+  const Alternatives alternatives(request, comm);
+  Espresso hierarchical(request, comm, alternatives, Start::kHierarchical);
   Strategy best = hierarchical.run();
-  Espresso quickest(request, Start::kQuickestRaw);
+  Espresso quickest(request, comm, alternatives, Start::kQuickestRaw);
   Strategy other = quickest.run();
   const bool is_other = quickest.value_us() < hierarchical.value_us();
   if (report != nullptr) *report = is_other ? quickest.report() : hierarchical.report();

@@ -1,6 +1,9 @@
 #include "plan/search/refine.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
 #include <unordered_set>
 #include <vector>
 
@@ -169,6 +172,67 @@ bool refine(Walk& walk, const RefineLimits& limits) {
     fresh.clear();
     if (!moved) return true;
   }
+}
+
+bool refine_everywhere(Walk& walk, const RefineLimits& limits) {
+  const std::uint64_t end = walk.tasks_run() + limits.tasks;
+  const std::uint32_t messages = walk.space().messages();
+  bool improved = false;
+  // Ends after a whole round without a gain, wherever it began.
+  std::uint32_t idle = 0;
+  for (std::uint32_t message = 0; idle < messages; message = (message + 1) % messages) {
+    ++idle;
+    const std::size_t count = walk.space().class_of(message).candidates.size();
+    for (std::uint16_t candidate = 0; candidate < count; ++candidate) {
+      if (walk.tasks_run() >= end || walk.value_us() <= limits.floor_us * kCloseEnough) {
+        return improved;
+      }
+      const std::array<Walk::Move, 1> move = {{{message, candidate}}};
+      if (!walk.improve(move)) continue;
+      improved = true;
+      idle = 0;
+    }
+  }
+  return improved;
+}
+
+void anneal(Walk& walk, const RefineLimits& limits) {
+  // Of the iteration: what a move may cost at the beginning, and at the end.
+  constexpr double kHot = 1e-2;
+  constexpr double kCold = 1e-5;
+  const std::uint64_t begin = walk.tasks_run();
+  const std::uint64_t end = begin + limits.tasks;
+  const std::uint32_t messages = walk.space().messages();
+  std::vector<std::uint16_t> best(walk.picks().begin(), walk.picks().end());
+  double best_us = walk.value_us();
+  std::mt19937_64 random(messages);
+  const auto uniform = [&random] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
+  std::vector<Walk::Move> moves;
+  // Moves that loads alone rule out cost no simulation, but time.
+  constexpr std::uint64_t kMoveTasks = 4;
+  for (std::uint64_t tried = 0;
+       walk.tasks_run() + kMoveTasks * tried < end && best_us > limits.floor_us * kCloseEnough;
+       ++tried) {
+    const double part =
+        static_cast<double>(walk.tasks_run() - begin) / static_cast<double>(limits.tasks);
+    const double heat = best_us * kHot * std::pow(kCold / kHot, part);
+    const auto message = static_cast<std::uint32_t>(random() % messages);
+    const MessageClass& of = walk.space().class_of(message);
+    const auto candidate = static_cast<std::uint16_t>(random() % of.candidates.size());
+    moves.clear();
+    if (of.messages.size() > 1 && random() % 8 == 0) {
+      for (const std::uint32_t other : of.messages) moves.push_back({other, candidate});
+    } else {
+      moves.push_back({message, candidate});
+    }
+    const double limit = walk.value_us() - heat * std::log(uniform());
+    if (walk.value_after(moves, limit) == Simulator::kNever) continue;
+    walk.take(moves);
+    if (walk.value_us() >= best_us) continue;
+    best_us = walk.value_us();
+    best.assign(walk.picks().begin(), walk.picks().end());
+  }
+  walk.restart(best);
 }
 
 bool refine_by_pairs(Walk& walk, const RefineLimits& limits) {

@@ -21,6 +21,15 @@ struct RefineLimits {
 /// Returns whether the incumbent is a local optimum.
 bool refine(Walk& walk, const RefineLimits& limits);
 
+/// For local optima: every message to every candidate of its class, on the critical path or not. A
+/// slower option of a message that is not on the path can let another one pass. Returns whether the
+/// incumbent got better.
+bool refine_everywhere(Walk& walk, const RefineLimits& limits);
+
+/// Simulated annealing with a fixed sequence of random numbers: single messages, and all of a
+/// class, to random candidates. Leaves the best strategy seen as the incumbent.
+void anneal(Walk& walk, const RefineLimits& limits);
+
 /// For local optima: two moves of the same neighbourhood at once, out of those that alone cost the
 /// least. Returns whether such a pair was found and taken.
 bool refine_by_pairs(Walk& walk, const RefineLimits& limits);

@@ -1,6 +1,7 @@
 // The paper's crippled versions: sub-trees, each searched by best and by Espresso's own algorithm.
 #include <algorithm>
 
+#include "plan/search/best.h"
 #include "plan/search/request.h"
 
 namespace gradpress::plan {
@@ -51,16 +52,20 @@ Request accepting(Request request, bool (*accepts)(const Option&)) {
 
 }  // namespace
 
-Result<Strategy> plan_device_only(const Request& request) { return plan_best(on_device(request)); }
-Result<Strategy> plan_host_only(const Request& request) { return plan_best(on_host(request)); }
+Result<Strategy> plan_device_only(const Request& request) {
+  return search_sub_tree(on_device(request));
+}
+Result<Strategy> plan_host_only(const Request& request) {
+  return search_sub_tree(on_host(request));
+}
 Result<Strategy> plan_inter_allgather(const Request& request) {
-  return plan_best(accepting(request, is_inter_allgather));
+  return search_sub_tree(accepting(request, is_inter_allgather));
 }
 Result<Strategy> plan_inter_alltoall(const Request& request) {
-  return plan_best(accepting(request, is_inter_alltoall));
+  return search_sub_tree(accepting(request, is_inter_alltoall));
 }
 Result<Strategy> plan_alltoall_alltoall(const Request& request) {
-  return plan_best(accepting(request, is_alltoall_alltoall));
+  return search_sub_tree(accepting(request, is_alltoall_alltoall));
 }
 
 Result<Strategy> plan_espresso_device_only(const Request& request) {

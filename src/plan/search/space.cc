@@ -200,22 +200,41 @@ Lead SearchSpace::lead(std::uint32_t tensor, const Candidate& candidate) const {
           .us = lead_us_[row * setting_.trace.tensors.size() + tensor]};
 }
 
-double SearchSpace::bound_us() const {
-  std::vector<Loads> least(setting_.trace.tensors.size());
+template <class Least>
+std::vector<Loads> SearchSpace::least_by_tensor(Least least) const {
+  std::vector<Loads> by_tensor(setting_.trace.tensors.size());
   for (const MessageClass& message_class : classes_) {
     Loads of_class{};
     for (const Lane lane : {Lane::kIntra, Lane::kInter}) {
       double us = std::numeric_limits<double>::infinity();
-      for (const PricedGraph& graph : message_class.graphs) {
-        us = std::min(us, graph.least_us(lane));
-      }
+      for (const PricedGraph& graph : message_class.graphs) us = std::min(us, least(graph, lane));
       of_class[static_cast<std::size_t>(lane)] = us;
     }
     for (const std::uint32_t message : message_class.messages) {
-      least[members_[message].back()] = of_class;
+      by_tensor[members_[message].back()] = of_class;
     }
   }
-  return plan::bound_us(setting_.trace, least);
+  return by_tensor;
+}
+
+double SearchSpace::bound_us() const {
+  return plan::bound_us(setting_.trace, least_by_tensor([](const PricedGraph& graph, Lane lane) {
+                          return graph.least_us(lane);
+                        }));
+}
+
+double SearchSpace::fused_bound_us() const {
+  const auto bytes = least_by_tensor(
+      [](const PricedGraph& graph, Lane lane) { return graph.least_bytes_us(lane); });
+  const auto latencies = least_by_tensor(
+      [](const PricedGraph& graph, Lane lane) { return graph.least_latency_us(lane); });
+  Loads least = latencies.front();
+  for (const Loads& of_tensor : latencies) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      least[lane] = std::min(least[lane], of_tensor[lane]);
+    }
+  }
+  return plan::bound_us(setting_.trace, bytes, least);
 }
 
 }  // namespace gradpress::plan

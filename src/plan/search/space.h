@@ -60,6 +60,8 @@ class SearchSpace {
 
   /// No strategy of this tree with these messages is faster (docs/cost_model.md).
   double bound_us() const;
+  /// The same with any messages. Requires: this space has a message for each tensor.
+  double fused_bound_us() const;
 
  private:
   /// Tensors alike: size, shape where it matters, allowed codecs.
@@ -70,6 +72,8 @@ class SearchSpace {
     std::vector<PricedGraph> graphs;  ///< per entry of `codecs`
     std::vector<std::uint8_t> codecs;
   };
+  template <class Least>
+  std::vector<Loads> least_by_tensor(Least least) const;
   std::uint32_t kind_of(std::uint32_t tensor, std::uint32_t allowed, bool shapes_matter);
   std::uint16_t add_path(MessageClass& message_class, std::size_t graph, const Path& path);
   static std::uint16_t add_candidate(MessageClass& message_class, const Candidate& candidate);
