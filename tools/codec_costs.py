@@ -4,7 +4,7 @@
 A bench file is what `gradpress bench codec -b 64K -e 4M -f 8 --json BENCH.json` wrote. In every cluster file the codec_costs
 are replaced by the bench's microseconds, for both places: the bench runs on a CPU, so `device` stands for a worker that
 computes on the same kind of core. Of several runs the least median counts: other load on the machine only adds.
-Costs are kept under the codec's name without its parameters.
+Costs are kept under the codec's name without its parameters; of low-rank codecs, whose costs grow with the rank, with it.
 """
 import argparse
 import json
@@ -19,6 +19,8 @@ def costs_of(benches):
         name = row["codec"].split(":")[0]
         if name == "none":
             continue
+        if name in ("acpsgd", "powersgd"):
+            name = row["codec"]
         point = costs.setdefault(name, {}).setdefault(row["elements"], {"elements": row["elements"]})
         for what in ("encode", "decode"):
             # The cost model counts every encode of a step, the bench all of them together.
@@ -48,7 +50,7 @@ def main():
             f"Codec costs are measured: gradpress bench codec on {first['machine']}, target {first['target']}, "
             f"{first['date']}, one core, the least median of {len(benches)} runs, each encode of powersgd by itself. "
             "Device and host are the same core here: a worker with an accelerator should replace the device's costs. "
-            "acpsgd and powersgd were measured at rank 4, sparse codecs at 1 %.")
+            "Sparse codecs were measured at 1 %.")
         cluster["codec_costs"] = costs
         path.write_text(json.dumps(cluster, indent=1) + "\n")
         print(f"{name}: {len(costs)} codecs from {len(benches)} runs")

@@ -27,6 +27,23 @@ std::string shortened(const std::string& text, std::size_t most) {
   return text.size() <= most ? text : text.substr(0, most - 3) + "...";
 }
 
+/// A sentence of any length, broken between words.
+std::string wrapped(const std::string& sentence) {
+  constexpr std::size_t kMostWidth = 89;  // leaves room for a word before it
+  std::string text;
+  std::size_t width = 0;
+  for (const std::string& word : CLI::detail::split(sentence, ' ')) {
+    if (width > 0 && width + 1 + word.size() > kMostWidth) {
+      text += '\n';
+      width = 0;
+    }
+    if (width > 0) text += ' ';
+    width += word.size() + (width > 0 ? 1 : 0);
+    text += word;
+  }
+  return text;
+}
+
 void print_plan(const Loaded& loaded, const plan::Plan& plan, double planning_us) {
   const plan::Timeline& timeline = plan.timeline;
   std::printf("%s on %s (%u machines x %u workers), strategy %s\n", loaded.trace.model.c_str(),
@@ -95,19 +112,10 @@ void print_plan(const Loaded& loaded, const plan::Plan& plan, double planning_us
     std::printf("%s\n", text.c_str());
   }
   if (order.size() > kShown) std::printf("and %zu smaller ones\n", order.size() - kShown);
-  // The verdict is one sentence of any length: broken between words.
-  std::string text = "\n";
-  std::size_t width = 0;
-  for (const std::string& word : CLI::detail::split(plan.verdict, ' ')) {
-    if (width > 0 && width + 1 + word.size() > 98) {
-      text += '\n';
-      width = 0;
-    }
-    if (width > 0) text += ' ';
-    width += word.size() + (width > 0 ? 1 : 0);
-    text += word;
+  std::printf("\n%s\n", wrapped(plan.verdict).c_str());
+  for (const std::string& warning : plan.warnings) {
+    std::printf("\nwarning: %s\n", wrapped(warning).c_str());
   }
-  std::printf("%s\n", text.c_str());
 }
 
 Json page_data(const Loaded& loaded, const plan::Plan& plan, const Json& plan_json) {

@@ -25,7 +25,8 @@ struct Arguments {
   std::string out = "cluster.json";
   std::string name = "profiled";
   std::string codecs =
-      "fp16,efsign,int8,topk:0.01,dgc:0.01,redsync:0.01,randomk:0.01,powersgd:4,acpsgd:4";
+      "fp16,efsign,int8,topk:0.01,dgc:0.01,redsync:0.01,randomk:0.01,powersgd:4,powersgd:32,"
+      "acpsgd:4,acpsgd:32";
   unsigned turns = 7;
 };
 

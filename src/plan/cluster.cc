@@ -181,7 +181,26 @@ const CostCurve* Cluster::costs(const codec::Spec& spec, Place place) const {
     const auto& curve = found->second[static_cast<std::size_t>(place)];
     if (curve) return &*curve;
   }
-  return nullptr;
+  if (!is_low_rank(spec.kind)) return nullptr;
+  const auto by_rank = costs_by_rank(spec.kind, place);
+  return by_rank.empty() ? nullptr : by_rank.front().curve;
+}
+
+std::vector<RankedCurve> Cluster::costs_by_rank(codec::Kind kind, Place place) const {
+  std::map<unsigned, const CostCurve*> found;
+  for (const auto& [text, curves] : codec_costs) {
+    const auto& curve = curves[static_cast<std::size_t>(place)];
+    if (!curve) continue;
+    const bool is_bare = text.find(':') == std::string::npos;
+    const auto spec = codec::parse_spec(
+        is_bare ? std::string(text).append(":").append(std::to_string(kRankOfBareName)) : text);
+    if (!spec || spec->kind != kind) continue;
+    // A bare name sorts before its texts with a rank, which say more.
+    found[spec->rank] = &*curve;
+  }
+  std::vector<RankedCurve> by_rank;
+  for (const auto& [rank, curve] : found) by_rank.push_back({rank, curve});
+  return by_rank;
 }
 
 Status Cluster::check_codec(const codec::Spec& spec) const {

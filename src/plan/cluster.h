@@ -67,6 +67,14 @@ enum class DecodeCosts : std::uint8_t {
 };
 std::string_view to_text(DecodeCosts costs);
 
+/// The rank at which the costs under a low-rank codec's bare name ("acpsgd") were measured.
+inline constexpr unsigned kRankOfBareName = 4;
+
+struct RankedCurve {
+  unsigned rank;
+  const CostCurve* curve;
+};
+
 struct Cluster {
   std::string name;
   std::string about;
@@ -77,9 +85,11 @@ struct Cluster {
   /// By codec text, then by place.
   std::map<std::string, std::array<std::optional<CostCurve>, 2>, std::less<>> codec_costs;
 
-  /// The costs of a codec: by its full text ("dgc:0.01"), then by its name ("dgc"). Null when the
-  /// cluster has none at that place.
+  /// The costs of a codec: by its full text ("dgc:0.01"), then by its name ("dgc"), then, for a
+  /// low-rank codec, at any rank. Null when the cluster has none at that place.
   const CostCurve* costs(const codec::Spec& spec, Place place) const;
+  /// A low-rank codec's costs at every rank the cluster has, ascending.
+  std::vector<RankedCurve> costs_by_rank(codec::Kind kind, Place place) const;
   /// Whether the cluster knows the codec at all; the message lists those it knows.
   Status check_codec(const codec::Spec& spec) const;
 };

@@ -1,5 +1,6 @@
 #include "plan/cost.h"
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -54,6 +55,28 @@ Factors flat_factors(Collective collective, const Topology& topology) {
     default:
       return group_factors(collective, topology.world(), 1.0);
   }
+}
+
+/// A low-rank codec's time at a rank that may not have been measured.
+double at_rank_us(std::span<const RankedCurve> by_rank,
+                  double (CostCurve::*time)(std::uint64_t) const, std::uint64_t elements,
+                  std::uint64_t rank) {
+  const auto at = [&](std::size_t i) { return (by_rank[i].curve->*time)(elements); };
+  const auto wanted = static_cast<double>(rank);
+  if (by_rank.size() == 1) {
+    const double launch = std::min(at(0), (by_rank[0].curve->*time)(0));
+    return launch + (at(0) - launch) * wanted / by_rank[0].rank;
+  }
+  std::size_t right = 1;
+  while (right + 1 < by_rank.size() && rank > by_rank[right].rank) ++right;
+  const double below = by_rank[right - 1].rank;
+  const double above = by_rank[right].rank;
+  const double us =
+      at(right - 1) + (at(right) - at(right - 1)) * (wanted - below) / (above - below);
+  // Noise may make the higher rank the quicker one: no line leads below the nearest measurement's
+  // share, or below the last one.
+  if (wanted > above) return std::max(us, at(right));
+  return std::max(us, wanted < below ? at(right - 1) * wanted / below : 0.0);
 }
 
 bool is_rooted(Collective collective) {
@@ -116,8 +139,53 @@ std::uint32_t CommCosts::members(Phase phase) const {
 }
 
 CodecCurves curves_of(const Cluster& cluster, const codec::Spec& spec) {
-  return {.at = {cluster.costs(spec, Place::kDevice), cluster.costs(spec, Place::kHost)},
-          .decode_costs = cluster.decode_costs};
+  CodecCurves curves{.at = {cluster.costs(spec, Place::kDevice), cluster.costs(spec, Place::kHost)},
+                     .decode_costs = cluster.decode_costs};
+  if (is_low_rank(spec.kind)) {
+    curves.by_rank = {cluster.costs_by_rank(spec.kind, Place::kDevice),
+                      cluster.costs_by_rank(spec.kind, Place::kHost)};
+  }
+  return curves;
+}
+
+double CodecCurves::encode_us(Place place, std::uint64_t elements, std::uint64_t rank) const {
+  const auto slot = static_cast<std::size_t>(place);
+  return by_rank[slot].empty() ? at[slot]->encode_us(elements)
+                               : at_rank_us(by_rank[slot], &CostCurve::encode_us, elements, rank);
+}
+
+double CodecCurves::decode_us(Place place, std::uint64_t elements, std::uint64_t rank) const {
+  const auto slot = static_cast<std::size_t>(place);
+  return by_rank[slot].empty() ? at[slot]->decode_us(elements)
+                               : at_rank_us(by_rank[slot], &CostCurve::decode_us, elements, rank);
+}
+
+std::vector<std::string> extrapolated_costs(const Cluster& cluster,
+                                            std::span<const codec::Spec> codecs,
+                                            std::span<const Tensor> tensors) {
+  std::vector<std::string> sentences;
+  for (const codec::Spec& spec : codecs) {
+    if (!is_low_rank(spec.kind)) continue;
+    std::uint64_t most = 0;
+    for (const Tensor& tensor : tensors) {
+      most = std::max(most, codec::effective_rank(spec, tensor.shape));
+    }
+    for (const Place place : {Place::kDevice, Place::kHost}) {
+      const auto by_rank = cluster.costs_by_rank(spec.kind, place);
+      if (most == 0 || by_rank.empty()) continue;
+      if (spec.rank >= by_rank.front().rank && most <= by_rank.back().rank) continue;
+      const std::string text = codec::to_text(spec);
+      std::string ranks;
+      for (const RankedCurve& known : by_rank) {
+        ranks.append(ranks.empty() ? "" : ", ").append(std::to_string(known.rank));
+      }
+      sentences.push_back(text + ": cluster " + cluster.name + " has costs at rank " + ranks +
+                          "; those at rank " + std::to_string(most) +
+                          " are extrapolated. Measure them: gradpress profile --codecs " + text);
+      break;
+    }
+  }
+  return sentences;
 }
 
 TensorCosts::TensorCosts(const CommCosts& comm, const CodecCurves& curves, const codec::Spec* spec,
@@ -138,11 +206,13 @@ std::uint32_t TensorCosts::add_size(std::uint64_t elements, std::uint32_t parts)
       size.payload_bytes[round] =
           static_cast<double>(low_rank_ ? 4 * ceil_div(whole / 4, parts) : whole);
     }
-    for (std::size_t place = 0; place < 2; ++place) {
-      const CostCurve* const curve = curves_.at[place];
+    const std::uint64_t rank = low_rank_ ? codec::effective_rank(*spec_, shape_) : 0;
+    for (const Place place : {Place::kDevice, Place::kHost}) {
+      const auto slot = static_cast<std::size_t>(place);
       constexpr double kNever = std::numeric_limits<double>::infinity();
-      size.encode_us[place] = curve == nullptr ? kNever : curve->encode_us(elements);
-      size.decode_us[place] = curve == nullptr ? kNever : curve->decode_us(elements);
+      const bool known = curves_.at[slot] != nullptr;
+      size.encode_us[slot] = known ? curves_.encode_us(place, elements, rank) : kNever;
+      size.decode_us[slot] = known ? curves_.decode_us(place, elements, rank) : kNever;
     }
   }
   sizes_.push_back(size);

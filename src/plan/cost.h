@@ -4,11 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "plan/cluster.h"
 #include "plan/option.h"
 #include "plan/span.h"
+#include "plan/trace.h"
 
 namespace gradpress::plan {
 
@@ -47,13 +50,26 @@ class CommCosts {
   std::array<std::array<Line, kCollectives>, 4> lines_;
 };
 
-/// A codec's costs.
+/// A codec's costs, by place.
 struct CodecCurves {
-  std::array<const CostCurve*, 2> at{};  ///< by place; null where the cluster has none
+  std::array<const CostCurve*, 2> at{};               ///< null where the cluster has none
+  std::array<std::vector<RankedCurve>, 2> by_rank{};  ///< of low-rank codecs, which use these alone
   DecodeCosts decode_costs = DecodeCosts::kPerPayload;
+
+  /// `rank`: the tensor's effective one; without meaning for codecs that have none. Between two
+  /// measured ranks, and beyond them, times are linear in the rank; where there is one rank alone,
+  /// what exceeds the time of the smallest tensor is in proportion to it.
+  /// Requires: the cluster has costs at the place.
+  double encode_us(Place place, std::uint64_t elements, std::uint64_t rank) const;
+  double decode_us(Place place, std::uint64_t elements, std::uint64_t rank) const;
 };
 /// Looks texts up: asked once per codec, not once per tensor.
 CodecCurves curves_of(const Cluster& cluster, const codec::Spec& spec);
+
+/// A sentence for each low-rank codec whose costs at the ranks of these tensors are extrapolated.
+std::vector<std::string> extrapolated_costs(const Cluster& cluster,
+                                            std::span<const codec::Spec> codecs,
+                                            std::span<const Tensor> tensors);
 
 /// Walks options of one tensor under one codec. A walk is a value (Held) that the caller carries
 /// along the tree, so that paths share the cost of their common beginning.

@@ -127,6 +127,7 @@ Json to_json(const Setting& setting, const Plan& plan) {
   json["backward_us"] = plan.timeline.backward_us;
   json["exposed_comm_us"] = plan.timeline.exposed_comm_us;
   json["exposed_codec_us"] = plan.timeline.exposed_codec_us;
+  json["warnings"] = plan.warnings;
   return json;
 }
 

@@ -282,6 +282,7 @@ Result<Plan> make_plan(const Setting& setting, const PlanOptions& options) {
   plan.iteration_us = plan.timeline.iteration_us;
   if (alternates(setting, plan.strategy)) plan.iteration_us = predict_us(setting, plan.strategy);
   plan.verdict = verdict_of(setting, plan);
+  plan.warnings = extrapolated_costs(setting.cluster, setting.codecs, setting.trace.tensors);
   return plan;
 }
 

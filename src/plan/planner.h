@@ -38,6 +38,7 @@ struct Plan {
   double raw_us = 0.0;        ///< the best without a codec, with the same kind of buckets
   Timeline timeline;          ///< of the first step
   std::string verdict;        ///< one sentence
+  std::vector<std::string> warnings;  ///< where predictions rest on costs that nobody measured
 };
 
 /// Errors: kInvalidArgument: unknown strategy, missing costs, a policy or restrictions that leave

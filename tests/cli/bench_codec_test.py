@@ -55,7 +55,7 @@ class BenchCodec(unittest.TestCase):
             subprocess.run([sys.executable, CODEC_COSTS, *files, cluster], check=True, capture_output=True)
             costs = json.loads(cluster.read_text())["codec_costs"]
         self.assertEqual(costs["efsign"]["host"], [{"elements": 1024, "encode_us": 6.0, "decode_us": 1.0}])
-        self.assertEqual(costs["powersgd"]["host"], [{"elements": 1024, "encode_us": 3.0, "decode_us": 1.0}])
+        self.assertEqual(costs["powersgd:4"]["host"], [{"elements": 1024, "encode_us": 3.0, "decode_us": 1.0}])
 
     def test_efsign_sends_a_bit_an_element_and_one_scale(self):
         done = run("-b", "64K", "-n", "1", "--codec", "efsign")

@@ -35,6 +35,16 @@ class Planner(unittest.TestCase):
             self.assertEqual(len(set(tree["options"])), total)
             self.assertEqual(tree["subtrees"]["T4"], 152 if total == 4341 else 19)
 
+    def test_costs_of_ranks_that_nobody_measured_come_with_a_warning(self):
+        for rank, warnings in (4, 0), (256, 1):
+            done = run("plan", *MODEL, "--tree", "extended", "--codec", f"acpsgd:{rank}", "--json", self.path("p.json"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for line in done.stdout.splitlines():
+                self.assertLessEqual(len(line), 100, line)
+            self.assertEqual(done.stdout.count("warning: acpsgd:256"), warnings, done.stdout)
+            found = json.loads(pathlib.Path(self.path("p.json")).read_text())["warnings"]
+            self.assertEqual(len(found), warnings, found)
+
     def test_plan_has_every_documented_field(self):
         done = run("plan", *MODEL, "--codec", "efsign,dgc:0.01", "--json", self.path("p.json"), "--perfetto",
                    self.path("t.json"), "--save-trace", self.path("trace.json"))

@@ -254,6 +254,78 @@ TEST(Timeline, AcpSgdIsTheMeanOfItsTwoSteps) {
   EXPECT_NEAR(predict_us(setting, power), 75 + p + q, 1e-9);
 }
 
+/// 10 µs of launch and 1 µs per 1000 elements at rank 4.
+Cluster cluster_with_ranks() {
+  Cluster cluster;
+  cluster.name = "ranks";
+  cluster.topology = {.machines = 4, .workers = 1};
+  cluster.inter.link = {.latency_us = 0, .gbps = 8};
+  cluster.codec_costs["acpsgd"][0] = CostCurve({{1000, 10.0, 10.0}, {1'001'000, 1010.0, 510.0}});
+  return cluster;
+}
+
+TEST(RankCosts, GrowWithTheRankWhereOneRankWasMeasured) {
+  const Cluster cluster = cluster_with_ranks();
+  const auto at = [&](const char* codec, std::uint64_t rank) {
+    return curves_of(cluster, *codec::parse_spec(codec)).encode_us(Place::kDevice, 501'000, rank);
+  };
+  EXPECT_NEAR(at("acpsgd:4", 4), 510.0, 1e-9);
+  EXPECT_NEAR(at("acpsgd:256", 256), 10.0 + 500.0 * 64.0, 1e-6);
+  EXPECT_NEAR(at("acpsgd:1", 1), 10.0 + 500.0 / 4.0, 1e-9);
+  // A matrix of 100 rows has no rank above 100.
+  const std::vector<codec::Spec> codecs = {*codec::parse_spec("acpsgd:256")};
+  const Trace trace{.model = "m",
+                    .source = "",
+                    .forward_us = 0.0,
+                    .tensors = {{"a", Shape{100, 5010}, 501'000, 50.0}}};
+  const Strategy strategy{
+      .choices = {{option_of("Comp@device > allreduce@flat > Decomp@device"), 0}},
+      .buckets = Buckets::singles(1)};
+  double codec_us = 0.0;
+  for (const Span& span : predict({trace, cluster, codecs}, strategy).spans) {
+    if (span.kind == SpanKind::kEncode) codec_us += span.end_us - span.start_us;
+  }
+  EXPECT_NEAR(codec_us, 10.0 + 500.0 * 25.0, 1e-6);
+}
+
+TEST(RankCosts, AreInterpolatedBetweenMeasuredRanks) {
+  Cluster cluster = cluster_with_ranks();
+  cluster.codec_costs["acpsgd:32"][0] = CostCurve({{1000, 38.0, 10.0}, {1'001'000, 2438.0, 510.0}});
+  const auto at = [&](std::uint64_t rank) {
+    return curves_of(cluster, *codec::parse_spec("acpsgd:8"))
+        .encode_us(Place::kDevice, 1'001'000, rank);
+  };
+  EXPECT_NEAR(at(4), 1010.0, 1e-9);
+  EXPECT_NEAR(at(18), (1010.0 + 2438.0) / 2.0, 1e-9);
+  EXPECT_NEAR(at(32), 2438.0, 1e-9);
+  EXPECT_NEAR(at(60), 2438.0 + 1428.0, 1e-9);
+  EXPECT_GT(at(1), 0.0);
+  // A higher rank that was measured as the quicker one makes nothing quicker beyond it.
+  cluster.codec_costs["acpsgd:64"][0] = CostCurve({{1000, 1.0, 1.0}});
+  EXPECT_GE(at(1000), 1.0);
+}
+
+TEST(RankCosts, SayWhereTheyAreExtrapolated) {
+  Cluster cluster = cluster_with_ranks();
+  const Trace trace{.model = "m",
+                    .source = "",
+                    .forward_us = 0.0,
+                    .tensors = {{"a", Shape{512, 512}, 262'144, 50.0}}};
+  const auto said = [&](const char* codec) {
+    const std::vector<codec::Spec> codecs = {*codec::parse_spec(codec)};
+    const auto sentences = extrapolated_costs(cluster, codecs, trace.tensors);
+    return sentences.empty() ? std::string() : sentences.front();
+  };
+  EXPECT_EQ(said("acpsgd:4"), "");
+  EXPECT_EQ(said("acpsgd:256"),
+            "acpsgd:256: cluster ranks has costs at rank 4; those at rank 256 are extrapolated. "
+            "Measure them: gradpress profile --codecs acpsgd:256");
+  EXPECT_NE(said("acpsgd:2"), "");
+  EXPECT_EQ(said("efsign"), "");
+  cluster.codec_costs["acpsgd:512"] = cluster.codec_costs["acpsgd"];
+  EXPECT_EQ(said("acpsgd:256"), "");
+}
+
 TEST(Bound, FollowsItsDefinition) {
   const Trace trace{.model = "m",
                     .source = "",

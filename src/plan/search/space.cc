@@ -21,9 +21,12 @@ SearchSpace::SearchSpace(const Setting& setting, const Restrictions& restriction
 
   if (fused()) {
     for (const codec::Spec& spec : setting.codecs) {
-      for (const CostCurve* const curve : curves_of(setting.cluster, spec).at) {
+      const CodecCurves curves = curves_of(setting.cluster, spec);
+      for (const Place place : {Place::kDevice, Place::kHost}) {
+        const bool known = curves.at[static_cast<std::size_t>(place)] != nullptr;
         for (const Tensor& tensor : setting.trace.tensors) {
-          lead_us_.push_back(curve == nullptr ? 0.0 : curve->encode_us(tensor.elements));
+          const std::uint64_t rank = codec::effective_rank(spec, tensor.shape);
+          lead_us_.push_back(known ? curves.encode_us(place, tensor.elements, rank) : 0.0);
         }
       }
     }
