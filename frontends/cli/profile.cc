@@ -30,30 +30,31 @@ struct Arguments {
   unsigned turns = 7;
 };
 
-double spread(const engine::Timing& time) {
-  return time.median_us > 0.0 ? (time.most_us - time.least_us) / time.median_us : 0.0;
-}
-
 const char* group_name(plan::Phase phase) {
   if (phase == plan::Phase::kFlat) return "all";
   return phase == plan::Phase::kInter ? "columns" : "machine";
 }
 
 void print_links(const engine::Calibration& calibration) {
-  std::printf("\n%-6s %-7s %-15s %12s %10s %10s %10s %9s\n", "link", "group", "collective",
-              "latency us", "Gb/s", "fit, mean", "fit, worst", "spread");
+  std::printf("\n%-6s %-7s %-15s %12s %19s %8s %9s %9s\n", "link", "group", "collective",
+              "latency us", "Gb/s", "fit off", "at worst", "spread");
   for (const sync::Link link : {sync::Link::kIntra, sync::Link::kInter}) {
     for (const engine::CollectiveFit& fit : calibration.links[static_cast<std::size_t>(link)]) {
       double most = 0.0;
       for (const engine::CollectivePoint& point : fit.points) {
-        most = std::max(most, spread(point.time));
+        most = std::max(most, point.time.spread());
       }
-      char rate[32] = "unknown";
-      if (fit.rate_known) (void)std::snprintf(rate, sizeof rate, "%.3f", fit.gbps);
-      std::printf("%-6s %-7s %-15s %12.1f %10s %8.1f %% %8.1f %% %7.0f %%\n",
+      char latency[32] = "unknown";
+      if (fit.latency_known) (void)std::snprintf(latency, sizeof latency, "%.1f", fit.latency_us);
+      // An error of the rate's own size leaves nothing of the rate.
+      char rate[48] = "unknown";
+      if (fit.rate_known && fit.rate_error < 1.0) {
+        (void)std::snprintf(rate, sizeof rate, "%.3f +- %.0f %%", fit.gbps, 100.0 * fit.rate_error);
+      }
+      std::printf("%-6s %-7s %-15s %12s %19s %6.0f %% %7.0f %% %7.0f %%\n",
                   link == sync::Link::kIntra ? "intra" : "inter", group_name(fit.phase),
-                  std::string(plan::to_text(fit.collective)).c_str(), fit.latency_us, rate,
-                  100.0 * fit.mean_error, 100.0 * fit.worst_error, 100.0 * most);
+                  std::string(plan::to_text(fit.collective)).c_str(), latency, rate,
+                  100.0 * fit.median_error, 100.0 * fit.worst_error, 100.0 * most);
     }
   }
 }
@@ -65,7 +66,7 @@ void print_codecs(const engine::Calibration& calibration) {
     for (const engine::CodecPoint& point : codec.points) {
       std::printf("%-15s %10zu %12.1f %12.1f %7.0f %% %7.0f %%\n", codec.codec.c_str(),
                   point.elements, point.encode.median_us, point.decode.median_us,
-                  100.0 * spread(point.encode), 100.0 * spread(point.decode));
+                  100.0 * point.encode.spread(), 100.0 * point.decode.spread());
     }
   }
 }

@@ -272,10 +272,7 @@ class Calibrator::Impl {
       most = std::max(most, static_cast<double>(all[i]));
     }
     spent_us_ += static_cast<double>(calls) * std::accumulate(slowest.begin(), slowest.end(), 0.0);
-    std::ranges::sort(slowest);
-    return Timing{.median_us = slowest[slowest.size() / 2],
-                  .least_us = slowest.front(),
-                  .most_us = slowest.back()};
+    return timing_of(std::move(slowest));
   }
 
   Status barrier() { return world_.run({.kind = CollectiveKind::kBarrier}); }
@@ -332,12 +329,11 @@ class Calibrator::Impl {
     fit.latency_us = line.alpha_us;
     fit.gbps = line.gbps();
     fit.rate_known = line.rate_known;
-    for (const FitPoint& point : points) {
-      if (point.us <= 0.0) continue;
-      const double fitted = point.alphas * line.alpha_us + point.betas_bytes * line.beta_us;
-      const double error = std::abs(fitted / point.us - 1.0);
-      fit.worst_error = std::max(fit.worst_error, error);
-      fit.mean_error += error / static_cast<double>(points.size());
+    fit.latency_known = line.latency_known;
+    fit.rate_error = line.rate_error;
+    if (const auto errors = errors_of(line, points); !errors.empty()) {
+      fit.worst_error = std::ranges::max(errors);
+      fit.median_error = median_of(errors);
     }
     result_.links[static_cast<std::size_t>(measured.link)].push_back(fit);
   }
@@ -477,8 +473,11 @@ const Calibration& Calibrator::result() const { return impl_->result(); }
 namespace {
 
 Json to_json(const Timing& timing) {
-  return {
-      {"median_us", timing.median_us}, {"least_us", timing.least_us}, {"most_us", timing.most_us}};
+  return {{"median_us", timing.median_us},
+          {"least_us", timing.least_us},
+          {"most_us", timing.most_us},
+          {"low_us", timing.low_us},
+          {"high_us", timing.high_us}};
 }
 
 Json fit_json(const CollectiveFit& fit) {
@@ -489,7 +488,8 @@ Json fit_json(const CollectiveFit& fit) {
     points.push_back(std::move(row));
   }
   return {{"latency_us", fit.latency_us},       {"gbps", fit.gbps},
-          {"rate_known", fit.rate_known},       {"fit_mean_error", fit.mean_error},
+          {"latency_known", fit.latency_known}, {"rate_known", fit.rate_known},
+          {"rate_error", fit.rate_error},       {"fit_median_error", fit.median_error},
           {"fit_worst_error", fit.worst_error}, {"measured", std::move(points)}};
 }
 
@@ -520,6 +520,26 @@ Json link_json(std::span<const CollectiveFit> fits) {
 
 }  // namespace
 
+Timing timing_of(std::vector<double> times) {
+  std::ranges::sort(times);
+  const std::size_t count = times.size();
+  return {.median_us = times[count / 2],
+          .least_us = times.front(),
+          .most_us = times.back(),
+          .low_us = times[count / 4],
+          .high_us = times[count - 1 - count / 4]};
+}
+
+std::vector<double> errors_of(const Line& line, std::span<const FitPoint> points) {
+  std::vector<double> errors;
+  for (const FitPoint& point : points) {
+    if (!is_possible(point.us)) continue;
+    const double fitted = point.alphas * line.alpha_us + point.betas_bytes * line.beta_us;
+    errors.push_back(std::abs(fitted - point.us) / std::max(fitted, point.us));
+  }
+  return errors;
+}
+
 Line fit_line(std::span<const FitPoint> points) {
   struct Point {
     double x;  ///< bytes
@@ -548,7 +568,12 @@ Line fit_line(std::span<const FitPoint> points) {
     return median_of(std::move(values));
   };
   Line line;
-  line.beta_us = slopes.empty() ? 0.0 : median_of(std::move(slopes));
+  line.beta_us = slopes.empty() ? 0.0 : median_of(slopes);
+  if (line.beta_us > 0.0) {
+    std::ranges::sort(slopes);
+    const double quarters = slopes[3 * slopes.size() / 4] - slopes[slopes.size() / 4];
+    line.rate_error = 0.5 * quarters / line.beta_us;
+  }
   line.alpha_us = median_over([&](const Point& point) { return point.y - line.beta_us * point.x; });
   const double scatter = median_over([&](const Point& point) {
     return std::abs(point.y - line.alpha_us - line.beta_us * point.x);
@@ -560,6 +585,7 @@ Line fit_line(std::span<const FitPoint> points) {
     line.beta_us = std::max(scatter, kLeastScatter * line.alpha_us) / most.x;
   }
   if (line.alpha_us < 0.0) {
+    line.latency_known = false;
     line.alpha_us = 0.0;
     line.beta_us = median_over([](const Point& point) { return point.y / point.x; });
   }

@@ -44,7 +44,15 @@ struct Timing {
   double median_us = 0.0;
   double least_us = 0.0;
   double most_us = 0.0;
+  double low_us = 0.0;   ///< a quarter of the turns took less
+  double high_us = 0.0;  ///< a quarter of the turns took longer
+
+  /// Between the quarters, as a share of the upper one: 0 to 1, and one turn that waited for
+  /// something else does not show.
+  double spread() const { return high_us > 0.0 ? (high_us - low_us) / high_us : 0.0; }
 };
+/// Requires: at least one time.
+Timing timing_of(std::vector<double> times);
 
 struct CollectivePoint {
   std::size_t bytes = 0;
@@ -57,9 +65,12 @@ struct CollectiveFit {
   plan::Phase phase = plan::Phase::kFlat;
   double latency_us = 0.0;
   double gbps = 0.0;
-  bool rate_known = true;    ///< false: `gbps` is a lower bound
-  double worst_error = 0.0;  ///< of the fitted against the measured time, as a share of it
-  double mean_error = 0.0;
+  bool rate_known = true;     ///< false: `gbps` is a lower bound
+  bool latency_known = true;  ///< false: no latency above 0 explains the times
+  double rate_error = 0.0;    ///< Line::rate_error
+  /// Of the fitted against the measured time, as a share of the larger one: 0 to 1.
+  double worst_error = 0.0;
+  double median_error = 0.0;
   std::vector<CollectivePoint> points = {};
 };
 
@@ -124,6 +135,11 @@ struct Line {
   /// False: the times do not grow with size by more than they scatter. `beta_us` is then the most
   /// that their scatter allows.
   bool rate_known = true;
+  /// False: the line went below nothing at no bytes, and alpha_us is 0 for want of a better figure.
+  bool latency_known = true;
+  /// Half the distance between the quarters of the slopes of all pairs, as a share of their median:
+  /// 0 where all agree, 1 and more where the rate is a guess.
+  double rate_error = 0.0;
 
   double gbps() const { return 8.0 / (beta_us * 1000.0); }
 };
@@ -135,6 +151,8 @@ inline constexpr double kMostGbps = 10'000.0;
 /// number (a coarse clock) are left out. alpha_us is finite and at least 0; gbps() is finite, above
 /// 0 and at most kMostGbps, whatever the points are.
 Line fit_line(std::span<const FitPoint> points);
+/// How far a line is from each point that has a time, as a share of the larger of both: 0 to 1.
+std::vector<double> errors_of(const Line& line, std::span<const FitPoint> points);
 
 /// The format gradpress-cluster-1, with the fits' errors and spreads beside the numbers.
 /// Both places get the same codec costs: where there is no accelerator both are CPU cores.

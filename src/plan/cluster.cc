@@ -12,8 +12,19 @@ namespace {
 constexpr std::string_view kFormat = "gradpress-cluster-1";
 constexpr std::uint64_t kMaxMachines = 1'000'000;
 constexpr std::uint64_t kMaxWorkers = 1024;
-/// Below this a rate is a typing error: 1 kb/s.
+/// Below and above these a rate is an error of typing or of measurement: 1 kb/s and 1 Pb/s.
 constexpr double kLeastGbps = 1e-6;
+constexpr double kMostGbps = 1e6;
+
+Status read_rate(const Field& parent, double& gbps) {
+  const auto field = parent.at("gbps");
+  if (!field) return field.error();
+  const auto number = field->number(kLeastGbps);
+  if (!number) return number.error();
+  if (*number > kMostGbps) return field->wrong("at most 1000000 Gb/s").value();
+  gbps = *number;
+  return {};
+}
 
 Status read_number(const Field& parent, std::string_view key, double least, double& out) {
   const auto field = parent.at(key);
@@ -41,7 +52,7 @@ Status read_override(const Field& given, const LinkModel::Rate& otherwise,
   }
   LinkModel::Rate rate = otherwise;
   if (given.has("gbps")) {
-    if (auto s = read_number(given, "gbps", kLeastGbps, rate.gbps); !s) return s;
+    if (auto s = read_rate(given, rate.gbps); !s) return s;
     rate.known = true;
   }
   if (auto s = read_known(given, rate.known); !s) return s;
@@ -54,8 +65,7 @@ Status read_override(const Field& given, const LinkModel::Rate& otherwise,
 
 Result<LinkModel> read_link(const Field& field) {
   LinkModel model;
-  if (auto s = read_number(field, "gbps", kLeastGbps, model.link.gbps); !s)
-    return tl::unexpected(s);
+  if (auto s = read_rate(field, model.link.gbps); !s) return tl::unexpected(s);
   if (auto s = read_number(field, "latency_us", 0.0, model.link.latency_us); !s) {
     return tl::unexpected(s);
   }

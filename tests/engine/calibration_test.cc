@@ -96,6 +96,55 @@ TEST(FitLine, ZeroTimesOfACoarseClockAreLeftOut) {
   EXPECT_FALSE(fit_line({}).rate_known);
 }
 
+TEST(FitLine, OnePointTellsNoRate) {
+  const Line line = fit_line(std::vector<FitPoint>{gigabit().front()});
+  EXPECT_FALSE(line.rate_known);
+  EXPECT_GT(line.alpha_us, 0.0);
+}
+
+TEST(FitLine, StatesTheErrorOfItsRate) {
+  EXPECT_NEAR(fit_line(gigabit()).rate_error, 0.0, 1e-9);
+  // Times off by a tenth up and down make a rate that is off by some per cent.
+  std::vector<FitPoint> points = gigabit();
+  for (std::size_t i = 0; i < points.size(); ++i) points[i].us *= i % 2 == 0 ? 1.1 : 0.9;
+  const Line noisy = fit_line(points);
+  EXPECT_GT(noisy.rate_error, 0.01);
+  EXPECT_LT(noisy.rate_error, 0.5);
+}
+
+TEST(FitLine, SaysWhereNoLatencyExplainsTheTimes) {
+  EXPECT_TRUE(fit_line(gigabit()).latency_known);
+  std::vector<FitPoint> points = gigabit();
+  for (FitPoint& point : points) point.us = std::max(1e-3, point.us - 400.0);
+  EXPECT_FALSE(fit_line(points).latency_known);
+}
+
+/// One call of a hundred times the length is a share below 1, not 6000 %.
+TEST(FitLine, ErrorsAreSharesWhateverOnePointDoes) {
+  for (const double factor : {0.001, 100.0}) {
+    std::vector<FitPoint> points = gigabit();
+    points[1].us *= factor;
+    points.push_back({.alphas = 6.0, .betas_bytes = 1e6, .us = 0.0});
+    const auto errors = errors_of(fit_line(points), points);
+    ASSERT_EQ(errors.size(), points.size() - 1) << "a time of zero has no error";
+    for (const double error : errors) {
+      EXPECT_GE(error, 0.0);
+      EXPECT_LE(error, 1.0);
+    }
+  }
+}
+
+TEST(Timing, OneLongTurnDoesNotShowInTheSpread) {
+  const Timing timing = timing_of({10.0, 11.0, 6000.0, 10.5, 9.5, 10.2, 0.0});
+  EXPECT_EQ(timing.median_us, 10.2);
+  EXPECT_EQ(timing.most_us, 6000.0);
+  EXPECT_EQ(timing.least_us, 0.0);
+  EXPECT_LT(timing.spread(), 0.2);
+  EXPECT_EQ(timing_of({0.0}).spread(), 0.0);
+  EXPECT_EQ(timing_of({5.0}).spread(), 0.0);
+  EXPECT_LE(timing_of({0.0, 0.0, 1e6, 1e6}).spread(), 1.0);
+}
+
 TEST(FitLine, WhateverWasMeasuredTheLineIsPossible) {
   constexpr unsigned kSeed = 7;
   std::mt19937 random(kSeed);

@@ -186,6 +186,7 @@ TEST(ClusterFile, ErrorsNameTheFileAndThePath) {
   has("\"machines\": 2", "\"boxes\": 2", "machines: missing");
   has("\"workers_per_machine\": 4", "\"workers_per_machine\": -4", "workers_per_machine");
   has("\"gbps\": 100", "\"gbps\": 0", "intra.gbps");
+  has("\"gbps\": 100", "\"gbps\": 1e305", "intra.gbps: wanted at most 1000000 Gb/s");
   has("\"latency_us\": 50", "\"latency_us\": -50", "inter.latency_us: wanted");
   has("{\"gbps\": 5,", "{\"gbps\": -5,", "inter.collectives.alltoall.gbps");
   has("{\"latency_us\": 7}", "{\"latency_us\": -7}", "inter.collectives.alltoall.flat.latency_us");
