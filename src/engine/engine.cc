@@ -305,7 +305,7 @@ std::vector<EngineSpan> PlainEngine::spans() const {
 }
 
 std::string PlainEngine::summary() const {
-  return summary_of(runtime(), running(), step_, fabric_->topology());
+  return summary_of(runtime(), running(), step_, fabric_->topology(), options_.sum_payloads);
 }
 
 namespace {

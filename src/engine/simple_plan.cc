@@ -82,6 +82,16 @@ Result<CodecPlan> plan_for(const std::string& codec, const plan::Option& raw,
 
 }  // namespace
 
+bool saves_bytes(const codec::Spec& spec, const Shape& shape, std::uint64_t workers,
+                 bool sum_payloads) {
+  const std::uint64_t raw = sizeof(float) * shape.elements();
+  const std::uint64_t payload = codec::step_bytes(spec, shape);
+  if (payload >= raw) return false;
+  const bool gathered = encoded_path(spec, plan::codec_fit(spec), sum_payloads) == kGathered;
+  // To each of W − 1 others the payload, or (W − 1)/W of twice the raw tensor.
+  return !gathered || workers * payload < 2 * raw;
+}
+
 Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> tensors,
                                                    std::span<const std::string> codecs,
                                                    const comm::Topology& topology,
@@ -108,7 +118,7 @@ Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> t
         .name = tensors[i].name, .shape = shape, .tensor = i, .codec = plan.fit.name};
     const bool encode = plan.fit.encodes && shape.elements() >= options.least_elements &&
                         plan::why_not(plan.option, plan.fit, shape, shape_of_world).empty() &&
-                        codec::step_bytes(plan.spec, shape) < sizeof(float) * shape.elements();
+                        saves_bytes(plan.spec, shape, topology.workers(), options.sum_payloads);
     if (!encode) member.codec = "none";
     // Low-rank payloads are float32 and summed: what travels raw travels with them.
     const bool join = plan.fit.whole_tensor && plan.fit.rounds == 1 && options.fusion;

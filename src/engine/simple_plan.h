@@ -12,6 +12,7 @@
 
 #include "comm/topology.h"
 #include "engine/program.h"
+#include "spec/spec.h"
 
 namespace gradpress::engine {
 
@@ -36,13 +37,20 @@ struct SimplePlanOptions {
 ///                                                     the messages where payloads are float32
 ///   signs and quantisers                              shards are exchanged, summed, encoded again
 ///   sparsifiers                                       all-gather
-/// Where a step's payloads, of all rounds, would take no fewer bytes than the tensor, it travels
-/// raw. Requires: a codec for every tensor. Messages hold tensors of one codec. Errors:
-/// kInvalidArgument on an unknown codec.
+/// A tensor of which the codec saves no bytes (saves_bytes) travels raw.
+/// Requires: a codec for every tensor. Messages hold tensors of one codec.
+/// Errors: kInvalidArgument on an unknown codec.
 Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> tensors,
                                                    std::span<const std::string> codecs,
                                                    const comm::Topology& topology,
                                                    const SimplePlanOptions& options);
+/// Whether a rank sends fewer bytes by this codec than raw, on the path that simple_plan() takes. A
+/// gathered payload travels once for every other worker; of sums and exchanges a rank sends less
+/// than twice the payload, however many workers there are. So a sparsifier stops paying at some
+/// number of workers: RedSync's choice between sparse and dense, by bytes.
+bool saves_bytes(const codec::Spec& spec, const Shape& shape, std::uint64_t workers,
+                 bool sum_payloads);
+
 /// The same codec for all.
 Result<std::vector<sync::MessageSpec>> simple_plan(std::span<const TensorSpec> tensors,
                                                    std::string_view codec,

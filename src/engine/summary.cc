@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "engine/simple_plan.h"
 #include "spec/facts.h"
 
 namespace gradpress::engine {
@@ -25,28 +26,30 @@ std::string description_of(Runtime& runtime) {
 namespace {
 
 /// Tensors that are sent raw although the codec could encode them: it would save nothing.
-std::string without_gain(const std::vector<sync::MessageSpec>& messages, std::string_view running) {
+std::string without_gain(const std::vector<sync::MessageSpec>& messages, std::string_view running,
+                         std::uint64_t workers, bool sum_payloads) {
   const auto spec = codec::parse_spec(running);
   if (!spec || !codec::facts_of(*spec).encodes()) return {};
   std::size_t tensors = 0;
   for (const sync::MessageSpec& message : messages) {
     for (const sync::Member& member : message.members) {
       const bool fits = !codec::facts_of(*spec).is_low_rank() || member.shape.is_matrix();
-      const std::uint64_t raw = sizeof(float) * member.shape.elements();
-      if (member.codec == "none" && fits && codec::step_bytes(*spec, member.shape) >= raw) {
+      if (member.codec == "none" && fits &&
+          !saves_bytes(*spec, member.shape, workers, sum_payloads)) {
         ++tensors;
       }
     }
   }
   if (tensors == 0) return {};
   return "  " + std::to_string(tensors) + (tensors == 1 ? " tensor travels" : " tensors travel") +
-         " raw: " + std::string(running) + " would send no fewer bytes\n";
+         " raw: " + std::string(running) + " would send no fewer bytes among " +
+         std::to_string(workers) + " workers\n";
 }
 
 }  // namespace
 
 std::string summary_of(Runtime& runtime, std::string_view running, std::uint64_t step,
-                       const comm::Topology& topology) {
+                       const comm::Topology& topology, bool sum_payloads) {
   const auto& messages = runtime.program().messages;
   std::size_t tensors = 0;
   std::uint64_t elements = 0;
@@ -75,7 +78,7 @@ std::string summary_of(Runtime& runtime, std::string_view running, std::uint64_t
     }
     text += ": " + plan::to_text(message.option) + '\n';
   }
-  return text + without_gain(messages, running);
+  return text + without_gain(messages, running, topology.workers(), sum_payloads);
 }
 
 }  // namespace gradpress::engine

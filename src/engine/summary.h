@@ -15,6 +15,6 @@ std::string description_of(Runtime& runtime);
 
 /// Messages, codecs, options, and the bytes that the step sends from this rank.
 std::string summary_of(Runtime& runtime, std::string_view running, std::uint64_t step,
-                       const comm::Topology& topology);
+                       const comm::Topology& topology, bool sum_payloads);
 
 }  // namespace gradpress::engine

@@ -191,7 +191,7 @@ const CostCurve* Cluster::costs(const codec::Spec& spec, Place place) const {
     const auto& curve = found->second[static_cast<std::size_t>(place)];
     if (curve) return &*curve;
   }
-  if (!is_low_rank(spec.kind)) return nullptr;
+  if (!codec::facts_of(spec).is_low_rank()) return nullptr;
   const auto by_rank = costs_by_rank(spec.kind, place);
   return by_rank.empty() ? nullptr : by_rank.front().curve;
 }

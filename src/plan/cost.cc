@@ -141,7 +141,7 @@ std::uint32_t CommCosts::members(Phase phase) const {
 CodecCurves curves_of(const Cluster& cluster, const codec::Spec& spec) {
   CodecCurves curves{.at = {cluster.costs(spec, Place::kDevice), cluster.costs(spec, Place::kHost)},
                      .decode_costs = cluster.decode_costs};
-  if (is_low_rank(spec.kind)) {
+  if (codec::facts_of(spec).is_low_rank()) {
     curves.by_rank = {cluster.costs_by_rank(spec.kind, Place::kDevice),
                       cluster.costs_by_rank(spec.kind, Place::kHost)};
   }
@@ -165,7 +165,7 @@ std::vector<std::string> extrapolated_costs(const Cluster& cluster,
                                             std::span<const Tensor> tensors) {
   std::vector<std::string> sentences;
   for (const codec::Spec& spec : codecs) {
-    if (!is_low_rank(spec.kind)) continue;
+    if (!codec::facts_of(spec).is_low_rank()) continue;
     std::uint64_t most = 0;
     for (const Tensor& tensor : tensors) {
       most = std::max(most, codec::effective_rank(spec, tensor.shape));

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "codec/spec.h"
+#include "spec/spec.h"
 #include "comm/local/local.h"
 #include "engine_workers.h"
 #include "plan/fit.h"

@@ -607,7 +607,7 @@ def place_of(shape, number=0, seed=0):
 
 
 def payload(codec, x, step=0):
-    made = families.make(families.parse(codec), place_of(x.shape), 0)
+    made = families.make(families.parse(codec), place_of(x.shape), 0, 1)
     assert made.spec.text() == codec, made.spec
     return bytes(made.encode(x.reshape(-1), step, None, 2).payload.view(torch.uint8).tolist())
 
@@ -618,7 +618,7 @@ def payloads_are_those_of_the_wire_format():
     bits = sum(1 << index for index, value in enumerate(x.reshape(-1).tolist()) if math.copysign(1, value) < 0)
     assert payload("efsign", x) == struct.pack("<f", float(x.abs().mean())) + bits.to_bytes(8, "little")
     y = noise((12, 20), 1)
-    acpsgd = families.make(families.parse("acpsgd:3"), place_of(y.shape), 0)
+    acpsgd = families.make(families.parse("acpsgd:3"), place_of(y.shape), 0, 1)
     left = y @ acpsgd.factors()["right"].t()  # 12 x 3
     sent = acpsgd.encode(y.reshape(-1), 0, None, 2).payload
     assert models.relative(sent, left.t().reshape(-1)) < 1e-6  # column after column
@@ -668,7 +668,7 @@ def random_words_are_those_of_the_host_codecs():
         for codec in ("powersgd:3", "acpsgd:3"):
             extras = _native.Codec(codec, shape, options).extras()
             theirs = torch.frombuffer(bytearray(extras[-4 * 3 * shape[1]:]), dtype=torch.float32).view(3, shape[1])
-            ours = families.make(families.parse(codec), place_of(shape, number, seed), 0).factors()["right"]
+            ours = families.make(families.parse(codec), place_of(shape, number, seed), 0, 1).factors()["right"]
             if codec == "powersgd:3":
                 assert torch.equal(theirs, ours)
             else:  # the same basis, up to signs and rounding

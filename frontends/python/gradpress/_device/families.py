@@ -6,7 +6,7 @@ from typing import Dict, Type
 from gradpress._device import spec as specs
 from gradpress._device.acpsgd import AcpSgd
 from gradpress._device.cast import Bf16, Fp16
-from gradpress._device.codec import Place, TensorCodec
+from gradpress._device.codec import GATHER, Place, TensorCodec
 from gradpress._device.efsign import EfSign
 from gradpress._device.powersgd import PowerSgd
 from gradpress._device.randomk import RandomK
@@ -29,13 +29,17 @@ def parse(text: str) -> Spec:
     return spec
 
 
-def make(spec: Spec, place: Place, least_elements: int) -> TensorCodec:
-    """A tensor that is too small to gain travels raw."""
+def make(spec: Spec, place: Place, least_elements: int, workers: int) -> TensorCodec:
+    """A tensor that gains nothing travels raw: a small one, or one whose gathered payloads, each to all other workers, are
+    more bytes than a sum of it."""
     family = _FAMILIES[spec.name]
+    if family.elementwise:
+        return family(spec, place)
     shape = place.shape
-    low_rank = spec.family == "low-rank"
-    gains = (shape.elements >= least_elements and (shape.is_matrix or not low_rank) and
-             spec.step_bytes(shape) < _ELEMENT_BYTES[str(place.dtype)] * shape.elements)
-    if not gains and not family.elementwise:
-        spec, family = specs.parse("none"), Raw
-    return family(spec, place)
+    raw = _ELEMENT_BYTES[str(place.dtype)] * shape.elements
+    payload = spec.step_bytes(shape)
+    if shape.elements >= least_elements and (shape.is_matrix or spec.family != "low-rank") and payload < raw:
+        made = family(spec, place)
+        if made.route.kind != GATHER or workers * payload < 2 * raw:
+            return made
+    return Raw(specs.parse("none"), place)

@@ -286,7 +286,7 @@ class DeviceSession:
             shape, tensor = specs.MatrixShape.of(kept.tensor.shape), kept.tensor
             place = Place(shape, tensor.device, tensor.dtype, kept.number, self._seed,
                           spec.name != "fp16" or self._adds_float16(tensor.device))
-            made.append(families.make(spec, place, self._least_elements))
+            made.append(families.make(spec, place, self._least_elements, self._workers))
         for kept, one in zip(self._kept, made):
             kept.codec = one
             kept.feedback = one.spec.name != "none" and (one.needs_feedback if self._feedback is None else self._feedback)
