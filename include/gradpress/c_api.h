@@ -240,12 +240,11 @@ GRADPRESS_C_API gradpress_code gradpress_engine_wait(gradpress_engine* engine,
  *   {"event": "closed"}                              gradpress_engine_close was called
  * A step's log lines come before the step. `finite` false, on every rank: a gradient somewhere held
  * NaN, infinity or a value beyond the limit; the engine is as it was before the step, bit for bit,
- * and the step's number comes again. Skip the update. `unused`: with return_unused the tensors that no rank
- * used, else those without a gradient on this rank. `suspended`: codec "auto" has settled on no
- * compression and holds no residual; the caller may switch to its own all-reduce. `baseline_steps`:
- * codec "auto" asks for so many steps by the caller's own path now, and for their median by
- * gradpress_engine_set_baseline; a caller may ignore it.
- * Errors: GRADPRESS_TIMED_OUT. */
+ * and the step's number comes again. Skip the update. `unused`: with return_unused the tensors that
+ * no rank used, else those without a gradient on this rank. `suspended`: codec "auto" has settled
+ * on no compression and holds no residual; the caller may switch to its own all-reduce.
+ * `baseline_steps`: codec "auto" asks for so many steps by the caller's own path now, and for their
+ * median by gradpress_engine_set_baseline; a caller may ignore it. Errors: GRADPRESS_TIMED_OUT. */
 GRADPRESS_C_API gradpress_code gradpress_engine_next(gradpress_engine* engine, int64_t timeout_ms,
                                                      gradpress_text** event,
                                                      gradpress_text** error);
