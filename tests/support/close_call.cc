@@ -50,7 +50,7 @@ double search_call(const codec::Spec& spec, std::span<const float> x) {
       above += magnitude > threshold ? 1 : 0;
       least = std::min(least, std::fabs(magnitude - threshold) / most);
     }
-    const bool too_few = double(above) < spec.redsync.band_low * double(kept);
+    const bool too_few = double(above) <= spec.redsync.band_low * double(kept);
     (too_few ? high : low) = ratio;
   }
   return least;
