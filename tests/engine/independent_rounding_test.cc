@@ -1,6 +1,7 @@
 // Codecs that round at random: the workers' errors average out, because they draw independently.
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <random>
 #include <string>
 #include <thread>
@@ -126,10 +127,12 @@ TEST_P(IndependentRounding, SumsOfMachinesAreRoundedIndependently) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, IndependentRounding,
-                         testing::Values("natural", "terngrad:0", "qsgd:2", "qsgd:4", "qsgd:8"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& letter : name) letter = letter == ':' ? '_' : letter;
+                         testing::Values("natural", "terngrad:clip=0", "qsgd:2", "qsgd:4",
+                                         "qsgd:8"),
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
+                           for (char& letter : name)
+                             letter = std::isalnum(letter) != 0 ? letter : '_';
                            return name;
                          });
 
