@@ -119,6 +119,11 @@ struct DecodeArgs {
   float weight = 1.0F;
   /// Instead of what it holds: as if it were cleared before.
   bool overwrite = false;
+  /// Votes (Combine::kVote): also adds half a vote of random sign to every element, the same on all
+  /// ranks, which decides ties. For exactly one worker's payload; without it a tie is 0.
+  bool casting = false;
+  /// Votes: the place of dst's first element in the tensor.
+  std::uint64_t begin = 0;
 };
 
 /// A compression method with its parameters. Threads: any number at once, on different states.
@@ -170,9 +175,9 @@ class GRADPRESS_API Codec {
   /// kInvalidArgument on a state of another codec.
   Status decode(State& state, const DecodeArgs& args, std::span<float> dst) const;
 
-  /// Ends the step after the last decode: takes the vote (Combine::kVote) and lets low-rank states
-  /// take over the factors that arrived. `workers` is how many gradients the decoded payloads stand
-  /// for.
+  /// Ends the step after the last decode: takes the vote (Combine::kVote: +1, −1, or 0 for a tie)
+  /// and lets low-rank states take over the factors that arrived. `workers` is how many gradients
+  /// the decoded payloads stand for.
   Status finish(State& state, std::uint32_t workers, std::span<float> dst) const;
 
  protected:

@@ -10,7 +10,8 @@ namespace gradpress {
 /// How the decoded contributions of W workers become the gradient.
 enum class Combine : std::uint8_t {
   kMean,  ///< their mean: decode with weight 1/W
-  kVote,  ///< the sign of their sum: decode with weight 1, finish takes the sign (a tie is +1)
+  /// The sign of their sum: decode with weight 1 and with one casting vote, finish takes the sign.
+  kVote,
 };
 
 /// What a codec promises; property tests hold it to this.

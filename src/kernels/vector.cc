@@ -77,9 +77,12 @@ void take_signs_kernel(float* values, std::size_t n) {
   const VF minus = hn::Set(DF(), -1.0F);
   update(
       values, values, n,
-      [plus, minus](VF a, VF)
-          HWY_ATTR { return hn::IfThenElse(hn::Lt(a, hn::Zero(DF())), minus, plus); },
-      [](float a, float) { return a < 0.0F ? -1.0F : 1.0F; });
+      [plus, minus](VF a, VF) HWY_ATTR {
+        const VF zero = hn::Zero(DF());
+        return hn::Or(hn::IfThenElseZero(hn::Lt(zero, a), plus),
+                      hn::IfThenElseZero(hn::Lt(a, zero), minus));
+      },
+      [](float a, float) { return a < 0.0F ? -1.0F : (a > 0.0F ? 1.0F : 0.0F); });
 }
 
 double sum_squares_kernel(const float* values, std::size_t n) {

@@ -29,7 +29,7 @@ bool scale_into(std::span<const float> from, float factor, std::span<float> to);
 /// What was written past the caches (Renewal::past_caches) is there for other threads afterwards.
 void flush_stores();
 
-/// values = +1 where the value is zero or positive, −1 where it is negative (−0 counts as zero).
+/// values = +1 where the value is positive, −1 where it is negative, 0 elsewhere.
 void take_signs(std::span<float> values);
 
 }  // namespace gradpress::kernels

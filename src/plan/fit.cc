@@ -45,6 +45,44 @@ std::string why_not_low_rank(const Option& option, const CodecFit& codec, const 
   return {};
 }
 
+/// Workers whose gradients an action adds to those that are summed already.
+std::uint64_t sums_over(const Action& action, const Topology& topology) {
+  if (action.kind != ActionKind::kComm || action.step == Step::kSecond) return 1;
+  switch (action.phase) {
+    case Phase::kFlat:
+      return topology.world();
+    case Phase::kInter:
+      return topology.machines;
+    case Phase::kIntra1:
+    case Phase::kIntra2:
+      return topology.workers;
+  }
+  return 1;
+}
+
+/// A sign may be taken of one worker's gradient or of all workers' votes. That of some workers' sum
+/// would make a majority of majorities, which depends on who is summed with whom.
+std::string why_not_vote(const Option& option, const CodecFit& codec, const Topology& topology) {
+  std::uint64_t summed = 1;
+  bool voted = false;
+  for (const Action& action : option.actions()) {
+    if (action.kind == ActionKind::kComp) {
+      if (summed != (voted ? topology.world() : 1)) {
+        return codec.name + " is a vote of all workers, and here a " + to_text(action) +
+               " takes the sign of the sum of " + std::to_string(summed) + " of " +
+               std::to_string(topology.world()) +
+               " workers, which changes the majority: use an option that encodes each worker's "
+               "gradient and decodes before it sums, for example Comp@" +
+               std::string(to_text(action.place)) + " > allgather@flat > Decomp@" +
+               std::string(to_text(action.place));
+      }
+      voted = true;
+    }
+    summed *= sums_over(action, topology);
+  }
+  return {};
+}
+
 }  // namespace
 
 CodecFit codec_fit(const codec::Spec& spec) {
@@ -54,7 +92,8 @@ CodecFit codec_fit(const codec::Spec& spec) {
           .encodes = facts.encodes(),
           .reducible = facts.encodes() && traits.reducible,
           .whole_tensor = facts.is_low_rank(),
-          .rounds = traits.rounds};
+          .rounds = traits.rounds,
+          .votes = traits.combine == Combine::kVote};
 }
 
 std::string why_not(const Option& option, const CodecFit& codec, const Shape& shape,
@@ -76,6 +115,7 @@ std::string why_not(const Option& option, const CodecFit& codec, const Shape& sh
       return codec.name + "'s payloads cannot be added up, and " + to_text(action) + " would";
     }
   }
+  if (codec.votes) return why_not_vote(option, codec, topology);
   return codec.whole_tensor ? why_not_low_rank(option, codec, shape) : std::string();
 }
 

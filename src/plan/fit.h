@@ -27,6 +27,7 @@ struct CodecFit {
   bool reducible = false;     ///< collectives may sum its payloads
   bool whole_tensor = false;  ///< low rank: encodes a whole matrix, needs the sum of the payloads
   unsigned rounds = 1;
+  bool votes = false;  ///< a majority of workers: sums of some of them must not be encoded
 };
 CodecFit codec_fit(const codec::Spec& spec);
 

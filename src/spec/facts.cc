@@ -112,6 +112,7 @@ constexpr std::array kTable = {
           .usage = "sign",
           .example = "sign",
           .about = "signs and a majority vote, 1 bit an element",
+          .draws = Draws::kShared,
           .traits = {.supports_feedback = false, .combine = Combine::kVote},
           .bytes = sign_bytes<0>},
     Facts{.kind = Kind::kEfSign,

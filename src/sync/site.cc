@@ -236,12 +236,13 @@ Status Site::decode_member(const DecodeTask& task, std::size_t member, std::uint
   const float weight = task.scales && !votes ? 1.0F / static_cast<float>(options_.workers) : 1.0F;
   const std::span<float> output = memory.floats(task.outputs[member]);
   const std::uint64_t begin = task.partition->piece(member, task.first).begin;
+  ShardRange piece;
   std::span<float> part;
   for (std::size_t i = 0; i < task.blocks.size(); ++i) {
     const PlacedBlock& block = task.blocks[i];
     const bool first = i == 0 || task.blocks[i - 1].shard != block.shard;
     if (first) {
-      const ShardRange piece = task.partition->piece(member, block.shard);
+      piece = task.partition->piece(member, block.shard);
       part = output.subspan(piece.begin - begin, piece.count);
     }
     const auto payload =
@@ -251,7 +252,11 @@ Status Site::decode_member(const DecodeTask& task, std::size_t member, std::uint
                                         .shard = block.shard,
                                         .step = step,
                                         .weight = weight,
-                                        .overwrite = first},
+                                        .overwrite = first,
+                                        // One of the workers' first payloads: it is in the sum of
+                                        // each element once, on whatever way that is formed.
+                                        .casting = votes && options_.site == 0 && block.sender == 0,
+                                        .begin = piece.begin},
                                        part);
     if (!status.is_ok()) {
       return Status::error(status.code(), "Decomp of ", members_[member].name, ", sent by rank ",

@@ -27,7 +27,9 @@ class ElementModel final : public Model {
     }
     for (std::size_t i = 0; i < n; ++i) {
       if (options_.spec.kind == Kind::kSign) {
-        expected.values[i] = expected.values[i] >= 0.0 ? 1.0 : -1.0;
+        // A plain exchange has no casting vote.
+        const double sum = expected.values[i];
+        expected.values[i] = sum == 0.0 ? 0.0 : std::copysign(1.0, sum);
       } else {
         expected.values[i] /= options_.workers;
         expected.tolerance[i] /= options_.workers;
@@ -59,11 +61,14 @@ class ElementModel final : public Model {
                          .step = step,
                          .site = options_.site,
                          .shard = shard});
-      const Sighting seen{.x = std::span(x).subspan(range.begin, range.count),
-                          .noise = std::span(off).subspan(range.begin, range.count),
-                          .payload = payloads[shard],
-                          .words = words,
-                          .encodes = encodes_};
+      const Sighting seen{
+          .x = std::span(x).subspan(range.begin, range.count),
+          .noise = std::span(off).subspan(range.begin, range.count),
+          .payload = payloads[shard],
+          .words = words,
+          .encodes = encodes_,
+          .votes = Words({.seed = options_.seed, .tensor = options_.tensor, .step = step}),
+          .begin = range.begin};
       if (std::string wrong = judge_(options_.spec, seen); !wrong.empty()) {
         complain("step " + std::to_string(step) + ", worker " + std::to_string(worker) +
                  ", shard " + std::to_string(shard) + " of " + std::to_string(shards) + ": " +

@@ -69,6 +69,8 @@ struct Sighting {
   std::span<const std::byte> payload;
   Words words;
   std::uint64_t encodes;  ///< encodes of this state before this one
+  Words votes;            ///< the whole tensor's, for zeros of votes
+  std::uint64_t begin;    ///< of the shard in the tensor
 };
 
 /// Says what is wrong with a shard's payload, or nothing. One per codec; see the model_*.cc files.

@@ -31,7 +31,11 @@ std::string judge_signs(const codec::Spec& spec, const Sighting& seen) {
     const bool bit = read_bit(seen.payload, header, i);
     const double x = seen.x[i];
     const bool undecided = seen.noise[i] > 0.0 && std::fabs(x) <= seen.noise[i];
-    if (!undecided && bit != std::signbit(x) && (x != 0.0 || seen.noise[i] == 0.0)) {
+    if (spec.kind == Kind::kSign && x == 0.0) {
+      if (bit != ((seen.votes[seen.begin + i] & 1U) != 0)) {
+        return "bit " + std::to_string(i) + " is " + (bit ? "1" : "0") + " for a zero";
+      }
+    } else if (!undecided && bit != std::signbit(x) && (x != 0.0 || seen.noise[i] == 0.0)) {
       return "bit " + std::to_string(i) + " is " + (bit ? "1" : "0") + " for " + std::to_string(x);
     }
     (bit ? negative : positive) += x;

@@ -295,9 +295,16 @@ void OptionModel::decomp(std::uint64_t step) {
       const std::size_t begin =
           parcel.range.count == 0 ? 0 : parcel.range.begin - holding.range.begin;
       const auto part = std::span(holding.values).subspan(begin, parcel.range.count);
-      demand(codec_->decode(
-          state, {.payload = parcel.bytes, .shard = parcel.shard, .step = step, .weight = 1.0F},
-          part));
+      // Worker 0's own payload has the casting vote.
+      const bool casting = traits.combine == Combine::kVote && number == 0 && parcel.from == 1;
+      demand(codec_->decode(state,
+                            {.payload = parcel.bytes,
+                             .shard = parcel.shard,
+                             .step = step,
+                             .weight = 1.0F,
+                             .casting = casting,
+                             .begin = parcel.range.begin},
+                            part));
     }
     // A vote is taken at the very end: the sum of the signs goes on.
     if (traits.combine == Combine::kMean) {
