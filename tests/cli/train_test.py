@@ -119,6 +119,21 @@ class Train(unittest.TestCase):
         changed.write_text(json.dumps(other))
         self.assertIn(other["tensors"][0]["name"], run(*replay, "--trace", str(changed), "--gradients", gradients, code=2))
 
+    def test_residuals_follow_the_learning_rate(self):
+        def losses(*flags):
+            out = str(self.path / "rate.json")
+            run("train", *SMALL, "--steps", "12", "--workers", "2", "--codec", "efsign", "--log-every", "1", "--json", out, *flags)
+            return [point["loss"] for point in json.loads(pathlib.Path(out).read_text())["history"]]
+
+        self.assertEqual(losses("--rate-correction"), losses(), "a constant rate corrects nothing")
+        falling = ["--schedule", "step", "--decay-at", "0.5", "--decay", "0.1"]
+        corrected, plain = losses(*falling, "--rate-correction"), losses(*falling)
+        self.assertEqual(corrected[:7], plain[:7])
+        self.assertNotEqual(corrected[7:], plain[7:])
+        said = run("train", *SMALL, "--codec", "topk:0.1", "--momentum", "0.9", "--rate-correction", code=2)
+        self.assertIn("--momentum-correction off", said)
+        self.assertIn("sgd", run("train", *SMALL, "--optimizer", "adamw", "--rate-correction", code=2))
+
     def test_wrong_input_is_told(self):
         said = run("train", "--data", f"fashion-mnist:{self.path}", code=2)
         self.assertIn("dataset-fashion-mnist", said)

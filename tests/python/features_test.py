@@ -2,6 +2,7 @@
 import contextlib
 import json
 
+import expecting
 import gradpress
 import models
 import torch
@@ -214,6 +215,45 @@ def a_skipped_step_leaves_residuals_and_a_new_scale_scales_them():
         models.assert_same_everywhere(models.gradients(net))
 
 
+def residuals_follow_the_learning_rate():
+    net = models.wrapped()
+    with attached(net, codec="efsign") as state:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        state.watch_learning_rate(optimizer)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.25)
+        models.backward(net, 0)
+        optimizer.step()
+        before = list(state.residuals().values())
+        state._follow()
+        for x, y in zip(state.residuals().values(), before):
+            assert torch.equal(x, y), "the rate is the same"
+        schedule.step()
+        saved = state.state_dict()
+        state._follow()
+        for x, y in zip(state.residuals().values(), before):
+            assert models.relative(x, 4.0 * y) < 1e-6, "a quarter of the rate wants residuals four times as large"
+        # A state that was saved before the rate changed is scaled when it is loaded after.
+        state.load_state_dict(saved)
+        state._follow()
+        for x, y in zip(state.residuals().values(), before):
+            assert models.relative(x, 4.0 * y) < 1e-6
+        # Without a rate nothing is applied, and nothing changes.
+        optimizer.param_groups[0]["lr"] = 0.0
+        state._follow()
+        optimizer.param_groups[0]["lr"] = 0.025
+        state._follow()
+        for x, y in zip(state.residuals().values(), before):
+            assert models.relative(x, 4.0 * y) < 1e-6
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 1.0})
+        with expecting.error(ValueError, "one factor"):
+            state._follow()
+    other = models.wrapped()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with attached(other, codec="topk:0.1", momentum=0.9, optimizer=optimizer) as state:
+        with expecting.error(ValueError, "without momentum"):
+            state.watch_learning_rate(optimizer)
+
+
 def several_models_and_sub_groups_live_side_by_side():
     pairs = [dist.new_group([0, 1]), dist.new_group([2])]
     first, second = models.wrapped(1), models.wrapped(2)
@@ -293,7 +333,7 @@ workers.main(__name__, {
     2: [accumulated_gradients_are_sent_once, bucket_views_static_graphs_and_rebuilt_buckets_work,
         unused_parameters_count_as_zero, what_nobody_uses_keeps_its_residual, sparse_gradients_travel_as_ddp_sends_them,
         other_types_of_gradients_are_taken, ranks_may_run_out_of_inputs,
-        a_skipped_step_leaves_residuals_and_a_new_scale_scales_them,
+        a_skipped_step_leaves_residuals_and_a_new_scale_scales_them, residuals_follow_the_learning_rate,
         the_hook_registers_as_any_other, a_trace_is_written_for_the_planner,
         the_profiler_sees_the_hook],
     3: [codecs_change_by_schedule_rule_and_call_and_nothing_is_lost, several_models_and_sub_groups_live_side_by_side],

@@ -221,7 +221,7 @@ class _Engine(Synchronizer):
             for (name, _), gradient in zip(self._parameters or (), gradients):
                 self._pay(name, gradient)
             return
-        self._follow_scaler()
+        self._follow()
         self.session.end_step().wait()
         self._say()
 

@@ -107,7 +107,7 @@ class State(Synchronizer):
                 self.set_codec(codec)
         if self._session is None and self._step >= self._start and self._parameters is not None and self._wanted():
             self._make_session(self._meet())
-        self._follow_scaler()
+        self._follow()
         if self._timing:
             us = self._baseline.median_us()
             if us is not None and isinstance(self._session, HostSession):  # after as many steps on every rank

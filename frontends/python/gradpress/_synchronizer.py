@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence, TypeVar, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, TypeVar, Union
 
 import torch
 import torch.distributed as dist
@@ -47,6 +47,8 @@ class Synchronizer:
         self._epoch = 0
         self._scaler: Any = None
         self._scale: Optional[float] = None
+        self._optimizer: Optional[torch.optim.Optimizer] = None  # whose learning rate residuals follow
+        self._rates: Optional[List[float]] = None  # of its groups, in the last step
         self._closed = False
 
     # -- the session -----------------------------------------------------------------------------------------------------
@@ -127,6 +129,28 @@ class Synchronizer:
             for line in self._session.take_log():
                 _log.log(logging.INFO if self._rank == 0 else logging.DEBUG, "%s: %s", self._name, line)
 
+    def _follow(self) -> None:
+        """Scales the residuals with what they are watched for. Between steps."""
+        self._follow_scaler()
+        self._follow_learning_rate()
+
+    def _follow_learning_rate(self) -> None:
+        if self._optimizer is None:
+            return
+        rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        before, self._rates = self._rates, rates
+        if before is None or before == rates:
+            return
+        # A rate of 0 applies nothing: the residuals wait, in the units of the last rate above it.
+        factors = {old / new for old, new in zip(before, rates) if old > 0.0 and new > 0.0}
+        if len(before) != len(rates) or (factors and max(factors) > (1.0 + 1e-6) * min(factors)):
+            raise ValueError(f"gradpress: watch_learning_rate: the rates of the optimizer's groups went from {before} to {rates}; "
+                             "residuals have one factor, so wanted all of them multiplied by the same number. Watch no learning "
+                             "rate, or call scale_residuals")
+        self._rates = [new if new > 0.0 else old for old, new in zip(before, rates)]
+        if factors:
+            self.scale_residuals(max(factors))
+
     def _follow_scaler(self) -> None:
         if self._scaler is None:
             return
@@ -191,6 +215,20 @@ class Synchronizer:
         """
         self._scaler = scaler
 
+    def watch_learning_rate(self, optimizer: torch.optim.Optimizer) -> None:
+        """Follows an optimizer's learning rate: when a schedule changes it, residuals are multiplied by old rate / new rate.
+
+        Residuals are in units of the gradient. What error feedback has kept from steps of a larger rate is then applied with
+        that rate, as in the published EF-SGD. Call it before the first step, on every rank; it is not for momentum correction,
+        whose momentum does not depend on the rate.
+        """
+        if self._settings.momentum is not None:
+            raise ValueError("gradpress: watch_learning_rate: wanted an attach without momentum=, got momentum correction: "
+                             "momentum would be scaled with the residuals")
+        self._optimizer = optimizer
+        if self._rates is None:
+            self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+
     def scale_residuals(self, factor: float) -> None:
         """For loss scales that no GradScaler keeps: residuals are in units of the gradient. Between steps."""
         if self._session is not None:
@@ -238,6 +276,7 @@ class Synchronizer:
         parameters = self._parameters or ()
         return {"format": _checkpoint.FORMAT, "step": self._step, "epoch": self._epoch, "codec": self._codec,
                 "rank": self._rank, "world_size": self._size, "loss_scale": self._scale,
+                "learning_rates": self._rates,
                 "names": [name for name, _ in parameters], "elements": [tensor.numel() for _, tensor in parameters],
                 "owed": {name: owed.clone() for name, owed in self._owed.items()},
                 "checkpoint": _checkpoint.as_tensor(self._session.checkpoint() if self._session is not None else b"")}
@@ -264,6 +303,7 @@ class Synchronizer:
         else:
             self._loaded = states
         self._step, self._epoch, self._scale = first["step"], first["epoch"], first["loss_scale"]
+        self._rates = first.get("learning_rates", self._rates)
 
     def _resume(self, states: Sequence[_checkpoint.StateDict]) -> None:
         own = next((one for one in states if one["rank"] == self._rank), None)

@@ -76,6 +76,11 @@ Result<Compression> choose_compression(const CompressionInput& input) {
   result.engine_has_momentum =
       has_momentum && (wanted.momentum_correction == Choice::kOn ||
                        (wanted.momentum_correction == Choice::kAuto && sparse));
+  if (result.engine_has_momentum && wanted.rate_correction) {
+    return fail(Code::kInvalidArgument,
+                "--rate-correction: wanted --momentum-correction off, got momentum correction: "
+                "momentum would be scaled with the residuals");
+  }
   if (result.engine_has_momentum) {
     engine.momentum = MomentumCorrection{.momentum = settings.optimizer.momentum,
                                          .nesterov = settings.optimizer.nesterov,

@@ -141,6 +141,9 @@ void add_compression_flags(CLI::App& app, CompressionSettings& compression) {
   group->add_option("--least-elements", compression.least_elements, "smaller tensors travel raw")
       ->capture_default_str();
   group->add_flag("--dense-output", compression.dense_output, "the output layer travels raw");
+  group->add_flag("--rate-correction", compression.rate_correction,
+                  "residuals are multiplied by old / new learning rate when it changes, as in the "
+                  "published EF-SGD; without momentum correction");
   group->add_flag("!--no-overlap", compression.overlap, "send after backward, in a row");
   group->add_flag("!--no-fusion", compression.fusion, "a message per tensor");
 }

@@ -44,6 +44,19 @@ Status check_compression(const Settings& settings) {
   return {};
 }
 
+Status check_rate_correction(const Settings& settings) {
+  const CompressionSettings& compression = settings.compression;
+  if (!compression.rate_correction) return {};
+  if (settings.optimizer.name != "sgd") {
+    return Status::error(
+        Code::kInvalidArgument,
+        "--rate-correction: wanted --optimizer sgd, whose update is the rate times "
+        "the gradient, got ",
+        settings.optimizer.name);
+  }
+  return {};
+}
+
 }  // namespace
 
 bool is_sparsifier(const std::string& codec) {
@@ -79,6 +92,7 @@ Status check(const Settings& settings) {
                          "--dropout: wanted --model lstm-lm or transformer-lm, got ",
                          settings.model.name);
   }
+  if (Status status = check_rate_correction(settings); !status) return status;
   return check_compression(settings);
 }
 

@@ -62,6 +62,7 @@ struct CompressionSettings {
   unsigned falling_stages = 0;          ///< in so many equal parts; 0: one per epoch
   std::uint64_t least_elements = 1024;  ///< smaller tensors travel raw
   bool dense_output = false;            ///< the output layer travels raw
+  bool rate_correction = false;         ///< residuals follow the learning rate
   bool overlap = true;
   bool fusion = true;
 };

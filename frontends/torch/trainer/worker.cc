@@ -82,6 +82,7 @@ std::string identity_of(const Settings& settings, unsigned workers) {
        << (settings.compression.plan.empty() ? settings.compression.codec
                                              : settings.compression.plan);
   if (model.dropout > 0.0) text << ", dropout " << model.dropout;
+  if (settings.compression.rate_correction) text << ", rate correction";
   return text.str();
 }
 
@@ -106,6 +107,10 @@ class Worker {
   Status resume();
   Status check_same_step();
   Result<double> step();
+  double rate_at(std::int64_t step) const;
+  /// Residuals are in units of the gradient: what steps of another rate left is applied with that
+  /// rate.
+  void correct_residuals();
   /// Its own for every backward of every worker; a run that goes on draws what it would have drawn.
   std::uint64_t dropout_seed(std::int64_t part) const;
   Status change_codec();
@@ -262,6 +267,19 @@ Status Worker::change_codec() {
   return ddp_->engine().set_codec(codec);
 }
 
+double Worker::rate_at(std::int64_t step) const {
+  return learning_rate(settings_.optimizer, settings_.schedule, step, steps_);
+}
+
+void Worker::correct_residuals() {
+  if (!settings_.compression.rate_correction || position_.step == 0) return;
+  const double before = rate_at(position_.step - 1);
+  const double now = rate_at(position_.step);
+  // A rate of 0 applies nothing.
+  if (before == now || before <= 0.0 || now <= 0.0) return;
+  ddp_->engine().scale_residuals(static_cast<float>(before / now));
+}
+
 std::uint64_t Worker::dropout_seed(std::int64_t part) const {
   const auto backward =
       static_cast<std::uint64_t>(position_.step * settings_.accumulate + part) * ddp_->workers();
@@ -271,6 +289,7 @@ std::uint64_t Worker::dropout_seed(std::int64_t part) const {
 /// Returns this worker's loss.
 Result<double> Worker::step() {
   if (Status status = change_codec(); !status) return tl::unexpected(status);
+  correct_residuals();
   const double began = now_s();
   for (auto& [name, parameter] : parameters_) parameter.mutable_grad() = torch::Tensor();
   double loss_sum = 0.0;
@@ -288,8 +307,7 @@ Result<double> Worker::step() {
   const auto done = ddp_->synchronise();
   if (!done) return tl::unexpected(done.error());
   if (done->finite) {
-    optimizer_->step(
-        learning_rate(settings_.optimizer, settings_.schedule, position_.step, steps_));
+    optimizer_->step(rate_at(position_.step));
   } else {
     ++position_.skipped_steps;
   }
