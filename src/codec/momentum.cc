@@ -222,14 +222,15 @@ class MomentumCodec final : public Codec {
 }  // namespace
 
 bool is_sparsifier(const Codec& codec) {
-  return dynamic_cast<const Sparsifier*>(&codec) != nullptr;
+  // What is not sent must be kept, or it would lose its momentum.
+  return codec.traits().supports_feedback && dynamic_cast<const Sparsifier*>(&codec) != nullptr;
 }
 
 Result<std::unique_ptr<const Codec>> with_momentum(std::unique_ptr<const Codec> inner,
                                                    const MomentumOptions& options) {
   const auto* sparsifier = dynamic_cast<const Sparsifier*>(inner.get());
-  if (sparsifier == nullptr) {
-    return fail(Code::kInvalidArgument, "momentum: wanted a sparsifier, got ",
+  if (sparsifier == nullptr || !is_sparsifier(*inner)) {
+    return fail(Code::kInvalidArgument, "momentum: wanted a sparsifier with error feedback, got ",
                 inner == nullptr ? "none" : inner->name());
   }
   if (!(options.momentum >= 0.0 && options.momentum < 1.0)) {

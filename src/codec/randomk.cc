@@ -59,7 +59,8 @@ class DrawnValues {
 
 /// One element at random out of each of k equal strata, the same on all workers, so that values
 /// alone travel and their sum over workers decodes to the sum. Payload: k f32 values; or coded
-/// ones.
+/// ones. Unbiased: decode multiplies each value by the width of its stratum, n/k on average, which
+/// is one over the probability that it was drawn; no residual.
 class RandomKCodec final : public Sparsifier {
  public:
   explicit RandomKCodec(const Spec& spec)
@@ -68,10 +69,9 @@ class RandomKCodec final : public Sparsifier {
   /// Each element is sent with at least the probability it has in the widest stratum, ⌈n/k⌉ wide:
   /// that many of 2³² random words, rounded down, point at it.
   std::optional<double> contraction(const Shape& shape) const override {
-    const std::uint64_t n = shape.elements();
-    if (n == 0) return 1.0;
-    const std::uint64_t k = kept_elements(spec_, n);
-    const std::uint64_t widest = (n + k - 1) / k;
+    const std::uint64_t widest = widest_stratum(shape.elements());
+    if (widest <= 1) return 1.0;
+    if (spec_.unbiased) return std::nullopt;
     const std::uint64_t least_words = (std::uint64_t{1} << 32) / widest;
     const double sent = static_cast<double>(least_words) * 0x1.0p-32;
     switch (spec_.value) {
@@ -84,6 +84,13 @@ class RandomKCodec final : public Sparsifier {
         break;
     }
     return 0.0;
+  }
+
+  /// An element of a stratum of w elements is 0 with probability 1 − 1/w and else w times itself:
+  /// its variance is (w − 1) times its square.
+  std::optional<double> variance(const Shape& shape) const override {
+    if (!spec_.unbiased) return std::nullopt;
+    return static_cast<double>(std::max<std::uint64_t>(widest_stratum(shape.elements()), 1) - 1);
   }
 
   std::size_t payload_bound(const Shape& shape, unsigned /*round*/) const override {
@@ -103,6 +110,14 @@ class RandomKCodec final : public Sparsifier {
   /// Elements added before the drawn ones among them are taken: few enough to still be cached.
   static constexpr std::size_t kBlock = 4096;
   static constexpr std::size_t kAhead = 64;
+  /// Unbiased: sums of honest values are far below, and times a width of up to 2^32 it is finite.
+  static constexpr float kScaledLimit = 0x1.0p95F;
+
+  std::uint64_t widest_stratum(std::uint64_t elements) const {
+    if (elements == 0) return 0;
+    const std::uint64_t kept = kept_elements(spec_, elements);
+    return (elements + kept - 1) / kept;
+  }
 
   /// visit(number, element) for each drawn element of a shard.
   template <class T, class Visit>
@@ -261,10 +276,27 @@ class RandomKCodec final : public Sparsifier {
       return {};
     }
     if (!kernels::values_finite(args.payload)) return not_finite();
-    visit(dst, random, [&args](std::size_t i, float& to) {
-      to += load_word<float>(args.payload, i * sizeof(float)) * args.weight;
+    if (!spec_.unbiased) {
+      visit(dst, random, [&args](std::size_t i, float& to) {
+        to += load_word<float>(args.payload, i * sizeof(float)) * args.weight;
+      });
+      return {};
+    }
+    const std::uint64_t n = dst.size();
+    const std::uint64_t kept = kept_elements(spec_, n);
+    bool in_range = true;
+    visit(dst, random, [&](std::size_t i, float& to) {
+      const auto value = load_word<float>(args.payload, i * sizeof(float));
+      const std::uint64_t width = (i + 1) * n / kept - i * n / kept;
+      if (std::fabs(value) < kScaledLimit) {
+        to += value * args.weight * static_cast<float>(width);
+      } else {
+        in_range = false;
+      }
     });
-    return {};
+    if (in_range) return {};
+    return Status::error(Code::kCorruptPayload, name(), ": a value is not below ", kScaledLimit,
+                         " in magnitude");
   }
 
   Status not_finite() const {

@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, 4> kValueWords = {"fp32", "fp16", "bf16",
 constexpr Key kIndexKey = GRADPRESS_WORDS("index", kIndexWords, index);
 constexpr Key kValueKey = GRADPRESS_WORDS("value", kValueWords, value);
 constexpr std::array kTopKKeys = {kIndexKey, kValueKey};
-constexpr std::array kRandomKKeys = {kValueKey};
+constexpr std::array kRandomKKeys = {GRADPRESS_KEY("unbiased", 0, 1, true, unbiased), kValueKey};
 constexpr std::array kDgcKeys = {GRADPRESS_KEY("sample", 0.0001, 1, false, sample), kIndexKey,
                                  kValueKey};
 constexpr std::array kRedSyncQKeys = {
@@ -76,6 +76,11 @@ void adjust_randomk(const Spec& spec, Traits& traits) {
                                  DataType::kBytes};
   traits.payload_type = kTypes[static_cast<std::size_t>(spec.value)];
   traits.reducible = spec.value != ValueCode::kTwoBits;
+  if (!spec.unbiased) return;
+  // Scaled values have the gradient as their expectation; with a residual they would not converge.
+  traits.biased = false;
+  traits.needs_feedback = false;
+  traits.supports_feedback = false;
 }
 
 constexpr std::array kTable = {
@@ -158,7 +163,7 @@ constexpr std::array kTable = {
           .family = Family::kSparse,
           .value = Value::kRatio,
           .keys = kRandomKKeys,
-          .usage = "randomk:RATIO[:value=fp16|bf16|2bit]",
+          .usage = "randomk:RATIO[:unbiased=1][:value=fp16|bf16|2bit]",
           .example = "randomk:0.01",
           .about = "elements drawn alike on all workers: values alone travel, all-reduce works",
           .draws = Draws::kShared,

@@ -157,6 +157,10 @@ Result<Spec> parse_spec(std::string_view text) {
     return fail(Code::kInvalidArgument, "codec \"", text, "\": ", facts->name,
                 " needs a value: write ", facts->example);
   }
+  if (spec.unbiased && spec.value != ValueCode::kFp32) {
+    return fail(Code::kInvalidArgument, "codec \"", text,
+                "\": unbiased=1 goes with value=fp32 alone: rounded values are biased");
+  }
   return spec;
 }
 

@@ -75,6 +75,8 @@ struct Spec {
   double clip_sigmas =
       2.5;            ///< terngrad: clip beyond this many standard deviations, 0 = never ("clip=")
   unsigned rank = 0;  ///< low-rank codecs
+  /// randomk: values times the width of their stratum, and no residual ("unbiased=1")
+  bool unbiased = false;
   double sample = 0.01;  ///< dgc: share of the elements sampled for the threshold ("sample=")
   IndexCode index = IndexCode::kPlain;  ///< topk, dgc, redsync
   ValueCode value = ValueCode::kFp32;   ///< topk, dgc, redsync, randomk

@@ -216,7 +216,7 @@ std::vector<std::string> codec_texts() {
         "chunktopk:16/16:index=rice:value=2bit"}},
       {"randomk",
        {"randomk:1", "randomk:0.3", "randomk:0.3:value=fp16", "randomk:0.3:value=bf16",
-        "randomk:0.3:value=2bit"}},
+        "randomk:0.3:value=2bit", "randomk:0.3:unbiased=1", "randomk:0.07:unbiased=1"}},
       {"dgc", {"dgc:1", "dgc:0.05:sample=0.2", "dgc:0.05:index=rice:value=fp16"}},
       {"redsync",
        {"redsync:0.05:exact=0:trimmed=1000000", "redsync:0.05:exact=0:trimmed=0:reuse=1",

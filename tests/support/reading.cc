@@ -250,7 +250,9 @@ std::vector<double> read_payload(const codec::Spec& spec, std::span<const std::b
       const std::uint64_t k = codec::kept_elements(spec, n);
       const auto values = read_values(spec.value, bytes, 0, k);
       for (std::uint64_t j = 0; j < k; ++j) {
-        out[stratum_index(words, j, k, n)] = values[j].value;
+        const std::uint64_t width = (j + 1) * n / k - j * n / k;
+        const double factor = spec.unbiased ? static_cast<double>(width) : 1.0;
+        out[stratum_index(words, j, k, n)] = factor * values[j].value;
       }
       break;
     }
