@@ -1,6 +1,6 @@
 # The codec texts that have a fuzzer. A codec that is not built is skipped by its fuzzer at once.
 set(GRADPRESS_FUZZED_CODECS
-  none fp16 bf16 sign efsign onebit
+  none fp16 bf16 sign signum:0.9 efsign onebit
   topk:0.1 randomk:0.1 randomk:0.1:unbiased=1 dgc:0.1 redsync:0.1 redsync-q:0.1
   topk:0.1:index=rice topk:0.1:index=rice:value=2bit topk:0.1:value=bf16 dgc:0.3:index=rice:value=fp16
   chunktopk:4/16 chunktopk:1/16:index=rice:value=2bit

@@ -12,6 +12,7 @@ namespace gradpress::codec {
 std::unique_ptr<const Codec> make_none(const Spec& spec);
 /// fp16 and bf16.
 std::unique_ptr<const Codec> make_cast(const Spec& spec);
+/// sign and signum.
 std::unique_ptr<const Codec> make_sign(const Spec& spec);
 std::unique_ptr<const Codec> make_efsign(const Spec& spec);
 std::unique_ptr<const Codec> make_onebit(const Spec& spec);

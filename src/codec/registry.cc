@@ -23,6 +23,7 @@ constexpr std::array kCodecs = {
     Registered{Kind::kFp16, codec::make_cast},
     Registered{Kind::kBf16, codec::make_cast},
     Registered{Kind::kSign, codec::make_sign},
+    Registered{Kind::kSignum, codec::make_sign},
     Registered{Kind::kEfSign, codec::make_efsign},
     Registered{Kind::kOneBit, codec::make_onebit},
     Registered{Kind::kQsgd, codec::make_qsgd},

@@ -21,7 +21,16 @@ bool is_zero(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return value == 0.0F; });
 }
 
+/// Signum's mean gradient is a worker's own in every option: it stays where it is.
+Status move_means(const Move& move, std::span<float> values) {
+  if (move.from.has_momentum(move.from_member) || move.to.has_momentum(move.to_member)) return {};
+  move.from.copy_momentum(move.from_member, values);
+  if (is_zero(values)) return {};
+  return move.to.load_momentum(move.to_member, values);
+}
+
 Status move_plainly(const Move& move, std::span<float> values) {
+  if (Status status = move_means(move, values); !status) return status;
   move.from.take_residual(move.from_member, values);
   if (is_zero(values)) return {};
   return move.to.give_residual(move.to_member, values);
@@ -33,7 +42,8 @@ class MomentumMover {
       : velocity_(velocity), exchange_(exchange) {}
 
   Status move(const Move& move, std::uint32_t tensor, std::span<float> values) {
-    Status status = move_residual(move, tensor, values);
+    Status status = move_means(move, values);
+    if (status) status = move_residual(move, tensor, values);
     if (status) status = move_momentum(move, tensor, values);
     return status;
   }

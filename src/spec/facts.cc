@@ -120,6 +120,16 @@ constexpr std::array kTable = {
           .draws = Draws::kShared,
           .traits = {.supports_feedback = false, .combine = Combine::kVote},
           .bytes = sign_bytes<0>},
+    Facts{.kind = Kind::kSignum,
+          .name = "signum",
+          .family = Family::kSign,
+          .value = Value::kMomentum,
+          .usage = "signum:MOMENTUM",
+          .example = "signum:0.9",
+          .about = "signs of each worker's mean gradient over time, and a majority vote",
+          .draws = Draws::kShared,
+          .traits = {.supports_feedback = false, .combine = Combine::kVote},
+          .bytes = sign_bytes<0>},
     Facts{.kind = Kind::kEfSign,
           .name = "efsign",
           .family = Family::kSign,
@@ -293,7 +303,8 @@ std::string_view to_text(Family family) {
 }
 
 std::string_view to_text(Value value) {
-  constexpr std::array<std::string_view, 5> kNames = {"", "ratio", "bits", "rank", "chunk"};
+  constexpr std::array<std::string_view, 6> kNames = {"",     "ratio", "bits",
+                                                      "rank", "chunk", "momentum"};
   return kNames[static_cast<std::size_t>(value)];
 }
 

@@ -24,7 +24,7 @@ enum class Family : std::uint8_t {
 std::string_view to_text(Family family);
 
 /// What follows the name's colon.
-enum class Value : std::uint8_t { kNothing, kRatio, kBits, kRank, kChunk };
+enum class Value : std::uint8_t { kNothing, kRatio, kBits, kRank, kChunk, kMomentum };
 std::string_view to_text(Value value);
 
 /// What an encode's random numbers must be.

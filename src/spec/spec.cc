@@ -59,6 +59,12 @@ Status set_value(const Facts& facts, std::string_view text, std::string_view val
       }
       spec.rank = static_cast<unsigned>(*number);
       return {};
+    case Value::kMomentum:
+      if (!number || *number < 0.0 || *number >= 1.0) {
+        return wrong("a momentum of at least 0 and below 1");
+      }
+      spec.momentum = *number;
+      return {};
   }
   return {};
 }
@@ -176,6 +182,8 @@ std::optional<double> value_of(const Spec& spec) {
       return spec.rank;
     case Value::kChunk:
       return static_cast<double>(spec.chunk_kept) / spec.chunk;
+    case Value::kMomentum:
+      return spec.momentum;
   }
   return std::nullopt;
 }

@@ -17,6 +17,7 @@ enum class Kind : std::uint8_t {
   kFp16,
   kBf16,
   kSign,
+  kSignum,
   kEfSign,
   kOneBit,
   kTopK,
@@ -75,6 +76,7 @@ struct Spec {
   double clip_sigmas =
       2.5;            ///< terngrad: clip beyond this many standard deviations, 0 = never ("clip=")
   unsigned rank = 0;  ///< low-rank codecs
+  double momentum = 0.9;  ///< signum: what stays of the mean gradient in each step
   /// randomk: values times the width of their stratum, and no residual ("unbiased=1")
   bool unbiased = false;
   double sample = 0.01;  ///< dgc: share of the elements sampled for the threshold ("sample=")

@@ -88,6 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, Restored,
                          testing::Values(Setup{"None", "none"}, Setup{"AcpSgd", "acpsgd:2"},
                                          Setup{"PowerSgd", "powersgd:2"},
                                          Setup{"TopK", "topk:0.05"}, Setup{"EfSign", "efsign"},
+                                         Setup{"Signum", "signum:0.9"},
                                          Setup{"DgcWithMomentum", "dgc:0.05", true},
                                          Setup{"DenseWithMomentum", "none", true}),
                          [](const auto& param) { return param.param.name; });

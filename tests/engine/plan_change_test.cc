@@ -68,6 +68,32 @@ TEST(PlanChange, NothingIsLostAndEveryRankHoldsTheSame) {
   EXPECT_LT(ledger.worst(), 2e-3);
 }
 
+TEST(PlanChange, MeansThatAreVotedOnGoAlong) {
+  constexpr unsigned kSteps = 8;
+  const auto run = [&](const std::vector<Plan>& plans) {
+    test::History history(kSteps);
+    const auto failures = on_every_rank(alike({.codec = "none"}), [&](unsigned rank, Engine& e) {
+      for (unsigned step = 0; step < kSteps; ++step) {
+        if (step % 4 == 0) {
+          ASSERT_TRUE(e.set_plan(plans[step / 4]).is_ok());
+        }
+        history.steps[rank][step] = gradients_of(rank, step);
+        const auto done = test::run_step(e, history.steps[rank][step]);
+        ASSERT_TRUE(done.has_value()) << done.error().message();
+      }
+    });
+    test::expect_all_ok(failures);
+    history.expect_one_gradient();
+    return history;
+  };
+  // The plan never changes a vote, so that what is left of the change is the mean gradient.
+  const Plan gathered = plan_by_hand("signum:0.9", kFlat);
+  const Plan exchanged = plan_by_hand("signum:0.9", kExchanged);
+  const test::History one = run({gathered, gathered});
+  const test::History changed = run({gathered, exchanged});
+  EXPECT_TRUE(one.steps == changed.steps);
+}
+
 TEST(PlanChange, APlanIsWhatRunsAgain) {
   const auto failures = on_every_rank(alike({.codec = "acpsgd:2"}), [](unsigned, Engine& engine) {
     for (const Plan& plan :

@@ -57,8 +57,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"qsgd:8:block=8", "from 16 to 1048576"}, Refused{"qsgd:8:block=16.5", "whole"},
         Refused{"qsgd:8:block=", "got \"\""}, Refused{"none:1", "takes no value"},
         Refused{"sign:0.1", "takes no value"}, Refused{"none:a=1", "no parameter \"a\""},
-        Refused{"terngrad:clip=-1", "from 0 to 1000"},
-        Refused{"randomk:0.1:unbiased=2", "from 0 to 1"},
+        Refused{"terngrad:clip=-1", "from 0 to 1000"}, Refused{"signum:1", "below 1"},
+        Refused{"signum", "signum:0.9"}, Refused{"randomk:0.1:unbiased=2", "from 0 to 1"},
         Refused{"randomk:0.1:unbiased=1:value=fp16", "fp32"},
         Refused{"dgc:0.1:sample=0", "from 1e-04 to 1"}, Refused{"dgc:0.1:sample=nan", "\"nan\""},
         Refused{"redsync:0.1:reuse=0", "from 1"}, Refused{"redsync:0.1:high=0.5", "from 1 to 1000"},
@@ -70,6 +70,7 @@ TEST(SpecText, EveryTextRoundTripsThroughItsShortestForm) {
                                       "fp16",
                                       "bf16",
                                       "sign",
+                                      "signum:0.95",
                                       "efsign",
                                       "onebit",
                                       "topk:0.01",
@@ -172,6 +173,7 @@ TEST(PayloadBytes, AreTheWireFormatsFormulasForHugeTensors) {
     EXPECT_EQ(bytes("fp16"), 2 * n);
     EXPECT_EQ(bytes("bf16"), 2 * n);
     EXPECT_EQ(bytes("sign"), 4 * ((n + 31) / 32));
+    EXPECT_EQ(bytes("signum:0.9"), 4 * ((n + 31) / 32));
     EXPECT_EQ(bytes("efsign"), 4 * ((n + 31) / 32) + 4);
     EXPECT_EQ(bytes("onebit"), 4 * ((n + 31) / 32) + 8);
     const auto k = std::uint64_t(std::ceil(0.01 * double(n)));

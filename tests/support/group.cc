@@ -223,6 +223,7 @@ std::vector<std::string> codec_texts() {
         "redsync:0.05:exact=0:trimmed=0", "redsync:0.05:exact=0:trimmed=0:cut=1",
         "redsync:0.05:exact=0:trimmed=0:index=rice:value=2bit"}},
       {"redsync-q", {"redsync-q:0.05:exact=0:trimmed=1000000", "redsync-q:0.05:exact=0:trimmed=0"}},
+      {"signum", {"signum:0"}},
       {"qsgd", {"qsgd:2", "qsgd:4:block=16", "qsgd:8:block=64"}},
       {"terngrad", {"terngrad:clip=0"}},
       {"int8", {"int8:block=16"}},

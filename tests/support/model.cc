@@ -11,7 +11,8 @@ using codec::Kind;
 /// Every codec whose payload stands for elements of its own shard.
 class ElementModel final : public Model {
  public:
-  ElementModel(const ModelOptions& options, Judge judge) : Model(options), judge_(judge) {}
+  ElementModel(const ModelOptions& options, Judge judge)
+      : Model(options), judge_(judge), means_(residuals) {}
 
   Expected step(const std::vector<std::vector<float>>& grads, std::uint64_t step,
                 const std::vector<Payloads>& sent) override {
@@ -26,7 +27,7 @@ class ElementModel final : public Model {
       }
     }
     for (std::size_t i = 0; i < n; ++i) {
-      if (options_.spec.kind == Kind::kSign) {
+      if (votes()) {
         // A plain exchange has no casting vote.
         const double sum = expected.values[i];
         expected.values[i] = sum == 0.0 ? 0.0 : std::copysign(1.0, sum);
@@ -40,6 +41,10 @@ class ElementModel final : public Model {
   }
 
  private:
+  bool votes() const {
+    return options_.spec.kind == Kind::kSign || options_.spec.kind == Kind::kSignum;
+  }
+
   /// What worker's payloads carry, once judged; its residual is then what they do not.
   std::vector<double> follow(std::uint32_t worker, const std::vector<float>& grad,
                              std::uint64_t step, const Payloads& payloads) {
@@ -49,6 +54,14 @@ class ElementModel final : public Model {
     std::vector<double> x(n);
     for (std::size_t i = 0; i < n; ++i) {
       x[i] = options_.feedback ? grad[i] + residual[i] : grad[i];
+      if (options_.spec.kind == Kind::kSignum) {
+        // Momentum and its complement are floats.
+        const float kept = static_cast<float>(options_.spec.momentum);
+        double& mean = means_[worker][i];
+        mean = kept * mean + static_cast<float>(1.0 - options_.spec.momentum) * double{grad[i]};
+        x[i] = mean;
+        off[i] = kept * off[i] + 0x1p-22 * (std::fabs(mean) + std::fabs(grad[i]));
+      }
       // One rounding of the sum; an exact sum keeps its exactness.
       if (options_.feedback && residual[i] != 0.0) off[i] += 0x1p-24 * std::fabs(x[i]);
     }
@@ -86,12 +99,14 @@ class ElementModel final : public Model {
   }
 
   Judge judge_;
+  std::vector<std::vector<double>> means_;  ///< signum's, per worker
   std::uint64_t encodes_ = 0;
 };
 
 Judge judge_of(Kind kind) {
   switch (kind) {
     case Kind::kSign:
+    case Kind::kSignum:
     case Kind::kEfSign:
     case Kind::kOneBit:
       return judge_signs;

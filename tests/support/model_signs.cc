@@ -17,7 +17,8 @@ std::string wrong_level(const char* which, double wanted, double got) {
 
 std::string judge_signs(const codec::Spec& spec, const Sighting& seen) {
   const std::size_t n = seen.x.size();
-  const std::size_t header = spec.kind == Kind::kSign ? 0 : spec.kind == Kind::kEfSign ? 4 : 8;
+  const bool votes = spec.kind == Kind::kSign || spec.kind == Kind::kSignum;
+  const std::size_t header = votes ? 0 : spec.kind == Kind::kEfSign ? 4 : 8;
   if (seen.payload.size() != header + (n + 31) / 32 * 4) {
     return "payload of " + std::to_string(seen.payload.size()) + " B for " + std::to_string(n) +
            " elements";
@@ -31,7 +32,7 @@ std::string judge_signs(const codec::Spec& spec, const Sighting& seen) {
     const bool bit = read_bit(seen.payload, header, i);
     const double x = seen.x[i];
     const bool undecided = seen.noise[i] > 0.0 && std::fabs(x) <= seen.noise[i];
-    if (spec.kind == Kind::kSign && x == 0.0) {
+    if (votes && x == 0.0 && seen.noise[i] == 0.0) {
       if (bit != ((seen.votes[seen.begin + i] & 1U) != 0)) {
         return "bit " + std::to_string(i) + " is " + (bit ? "1" : "0") + " for a zero";
       }

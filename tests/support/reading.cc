@@ -226,6 +226,7 @@ std::vector<double> read_payload(const codec::Spec& spec, std::span<const std::b
       });
       break;
     case Kind::kSign:
+    case Kind::kSignum:
       each([&](std::uint64_t i) { return read_bit(bytes, 0, i) ? -1.0 : 1.0; });
       break;
     case Kind::kEfSign:

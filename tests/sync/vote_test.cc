@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -125,6 +127,75 @@ TEST(VoteOfTwoMachines, IsNeverAMajorityOfMajorities) {
     const Outcomes found = vote(workers, option, gradients, 0);
     if (!found.refusal.empty()) continue;
     for (const auto& result : found.results) ASSERT_EQ(result[0], -1.0F) << plan::to_text(option);
+  }
+}
+
+/// One message of signum on every worker, over steps.
+class MeanVoters {
+ public:
+  MeanVoters(Workers& workers, const std::string& path, std::size_t elements)
+      : workers_(workers), messages_(workers.size()) {
+    workers_.run([&](sync::Fabric& fabric) {
+      auto made = sync::Message::make({.members = members("signum:0.75", {Shape::flat(elements)}),
+                                       .option = option(path),
+                                       .seed = kSeed},
+                                      fabric);
+      if (!made) throw std::runtime_error(made.error().to_string());
+      messages_[fabric.rank()] = std::move(*made);
+    });
+  }
+
+  sync::Message& message(unsigned rank) { return *messages_[rank]; }
+  Vectors step(const Vectors& gradients, std::uint64_t step, sync::Outcome wanted) {
+    Vectors results(workers_.size());
+    workers_.run([&](sync::Fabric& fabric) {
+      Gradients own({gradients[fabric.rank()]});
+      const auto outcome = messages_[fabric.rank()]->run(step, own.spans());
+      EXPECT_TRUE(outcome.has_value() && *outcome == wanted);
+      results[fabric.rank()] = own.values()[0];
+    });
+    return results;
+  }
+
+ private:
+  Workers& workers_;
+  std::vector<std::unique_ptr<sync::Message>> messages_;
+};
+
+/// Exact in float: momentum 3/4 of quarters and their sums.
+void average(Vectors& means, const Vectors& gradients) {
+  for (std::size_t w = 0; w < means.size(); ++w) {
+    for (std::size_t i = 0; i < means[w].size(); ++i) {
+      means[w][i] = 0.75F * means[w][i] + 0.25F * gradients[w][i];
+    }
+  }
+}
+
+TEST_P(Vote, OnMeansOverTimeIsTheMajorityOfTheirSignsAndASkippedStepLeavesThem) {
+  Workers workers(GetParam());
+  for (const std::string path :
+       {"Comp@device > allgather@flat > Decomp@device",
+        "Comp@device > alltoall@flat > Decomp@device > Comp@device > allgather@flat > "
+        "Decomp@device"}) {
+    MeanVoters voters(workers, path, 131);
+    Vectors means(workers.size(), std::vector<float>(131, 0.0F));
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      Vectors gradients = votes_of(workers.size(), 131, step);
+      if (step == 3) {
+        gradients.back()[130] = std::nanf("");
+        (void)voters.step(gradients, step, sync::Outcome::kNonFinite);
+      } else {
+        const Vectors results = voters.step(gradients, step, sync::Outcome::kDone);
+        average(means, gradients);
+        const std::vector<float> wanted = majority(means, step);
+        for (const auto& result : results) ASSERT_EQ(result, wanted) << path << ", step " << step;
+      }
+      for (unsigned rank = 0; rank < workers.size(); ++rank) {
+        std::vector<float> kept(131);
+        voters.message(rank).copy_momentum(0, kept);
+        ASSERT_EQ(kept, means[rank]) << path << ", step " << step << ", rank " << rank;
+      }
+    }
   }
 }
 
