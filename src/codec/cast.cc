@@ -24,13 +24,13 @@ class CastCodec final : public DenseCodec {
   }
 
  private:
-  bool encode_shard(const kernels::FeedbackPass& pass, kernels::RandomKey /*key*/,
+  bool encode_shard(const kernels::FeedbackPass& pass, const ShardKeys& /*keys*/,
                     std::span<std::byte> payload) const override {
     return spec().kind == Kind::kFp16 ? kernels::encode_fp16(pass, payload)
                                       : kernels::encode_bf16(pass, payload);
   }
-  Status decode_shard(std::span<const std::byte> payload, float weight,
-                      std::span<float> dst) const override {
+  Status decode_shard(std::span<const std::byte> payload, kernels::RandomKey /*shared*/,
+                      float weight, std::span<float> dst) const override {
     const bool finite = spec().kind == Kind::kFp16 ? kernels::add_fp16(payload, weight, dst)
                                                    : kernels::add_bf16(payload, weight, dst);
     if (finite) return {};

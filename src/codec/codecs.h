@@ -20,6 +20,7 @@ std::unique_ptr<const Codec> make_qsgd(const Spec& spec);
 std::unique_ptr<const Codec> make_terngrad(const Spec& spec);
 std::unique_ptr<const Codec> make_natural(const Spec& spec);
 std::unique_ptr<const Codec> make_int8(const Spec& spec);
+std::unique_ptr<const Codec> make_kashin(const Spec& spec);
 std::unique_ptr<const Codec> make_powersgd(const Spec& spec);
 std::unique_ptr<const Codec> make_acpsgd(const Spec& spec);
 std::unique_ptr<const Codec> make_topk(const Spec& spec);

@@ -5,6 +5,21 @@
 
 namespace gradpress::codec {
 
+namespace {
+
+ShardKeys keys_of(const StateOptions& options, std::uint64_t step, std::uint64_t shard) {
+  kernels::RandomOrigin origin{.seed = options.seed,
+                               .tensor = options.tensor,
+                               .step = step,
+                               .site = options.site,
+                               .shard = shard};
+  const kernels::RandomKey shared = kernels::random_key(origin);
+  origin.source = options.source;
+  return {.own = kernels::random_key(origin), .shared = shared};
+}
+
+}  // namespace
+
 DenseCodec::DenseCodec(const Spec& spec) : Codec(to_text(spec), traits_of(spec)), spec_(spec) {}
 
 std::size_t DenseCodec::payload_bound(const Shape& shape, unsigned /*round*/) const {
@@ -32,15 +47,9 @@ Result<std::size_t> DenseCodec::do_encode(State& state, const EncodeArgs& args,
                                                      ? residual.subspan(shard.begin, shard.count)
                                                      : kernels::Renewal(),
                                      .limit = kGradientLimit};
-    const kernels::RandomKey key =
-        kernels::random_key({.seed = options.seed,
-                             .tensor = options.tensor,
-                             .step = args.step,
-                             .site = options.site,
-                             .shard = std::uint64_t{options.first_shard} + index,
-                             .source = options.source});
+    const ShardKeys keys = keys_of(options, args.step, std::uint64_t{options.first_shard} + index);
     shard_bytes[index] = payload_bound(Shape::flat(shard.count), 0);
-    in_range = encode_shard(pass, key, out.subspan(used, shard_bytes[index])) && in_range;
+    in_range = encode_shard(pass, keys, out.subspan(used, shard_bytes[index])) && in_range;
     used += shard_bytes[index];
   }
   // What was written is not in force yet: nothing of a refused gradient is.
@@ -49,13 +58,16 @@ Result<std::size_t> DenseCodec::do_encode(State& state, const EncodeArgs& args,
   return used;
 }
 
-Status DenseCodec::do_decode(State& /*state*/, const DecodeArgs& args, std::span<float> dst) const {
+Status DenseCodec::do_decode(State& state, const DecodeArgs& args, std::span<float> dst) const {
   const std::size_t want = payload_bound(Shape::flat(dst.size()), 0);
   if (args.payload.size() != want) {
     return Status::error(Code::kCorruptPayload, name(), ": ", dst.size(), " elements come in ",
                          want, " B, got ", args.payload.size(), " B");
   }
-  return decode_shard(args.payload, args.weight, dst);
+  const auto own = state_of<ResidualState>(name(), state);
+  if (!own) return own.error();
+  return decode_shard(args.payload, keys_of((*own)->options(), args.step, args.shard).shared,
+                      args.weight, dst);
 }
 
 }  // namespace gradpress::codec

@@ -12,7 +12,13 @@
 
 namespace gradpress::codec {
 
-/// Splits into shards, draws each shard's key, and keeps the residual of an encode that met no
+/// Random numbers of one shard.
+struct ShardKeys {
+  kernels::RandomKey own = {};     ///< the worker's: its rounding
+  kernels::RandomKey shared = {};  ///< the same on all workers, and in decode
+};
+
+/// Splits into shards, draws each shard's keys, and keeps the residual of an encode that met no
 /// elements out of range.
 class DenseCodec : public Codec {
  public:
@@ -25,11 +31,11 @@ class DenseCodec : public Codec {
 
   /// Writes one shard's payload, exactly payload_bound bytes, and updates its residual. Returns
   /// whether the gradient was in range; otherwise payload and residual are not used.
-  virtual bool encode_shard(const kernels::FeedbackPass& pass, kernels::RandomKey key,
+  virtual bool encode_shard(const kernels::FeedbackPass& pass, const ShardKeys& keys,
                             std::span<std::byte> payload) const = 0;
   /// Adds weight × the payload's values. The length has been checked.
-  virtual Status decode_shard(std::span<const std::byte> payload, float weight,
-                              std::span<float> dst) const = 0;
+  virtual Status decode_shard(std::span<const std::byte> payload, kernels::RandomKey shared,
+                              float weight, std::span<float> dst) const = 0;
 
  private:
   std::unique_ptr<State> do_make_state(const StateOptions& options, bool feedback) const override;

@@ -21,12 +21,12 @@ class NaturalCodec final : public DenseCodec {
   std::optional<double> contraction(const Shape& /*shape*/) const override { return 0.0; }
 
  private:
-  bool encode_shard(const kernels::FeedbackPass& pass, kernels::RandomKey key,
+  bool encode_shard(const kernels::FeedbackPass& pass, const ShardKeys& keys,
                     std::span<std::byte> payload) const override {
-    return kernels::encode_natural(pass, key, payload);
+    return kernels::encode_natural(pass, keys.own, payload);
   }
-  Status decode_shard(std::span<const std::byte> payload, float weight,
-                      std::span<float> dst) const override {
+  Status decode_shard(std::span<const std::byte> payload, kernels::RandomKey /*shared*/,
+                      float weight, std::span<float> dst) const override {
     kernels::add_natural(payload, weight, dst);
     return {};
   }

@@ -35,15 +35,15 @@ class QsgdCodec final : public DenseCodec {
   std::size_t scale_bytes(std::size_t elements) const {
     return (elements + spec().block - 1) / spec().block * sizeof(float);
   }
-  bool encode_shard(const kernels::FeedbackPass& pass, kernels::RandomKey key,
+  bool encode_shard(const kernels::FeedbackPass& pass, const ShardKeys& keys,
                     std::span<std::byte> payload) const override {
     const std::size_t norms = scale_bytes(pass.g.size());
     return kernels::encode_qsgd(
-        pass, key, spec().bits,
+        pass, keys.own, spec().bits,
         {.scales = payload.first(norms), .codes = payload.subspan(norms), .block = spec().block});
   }
-  Status decode_shard(std::span<const std::byte> payload, float weight,
-                      std::span<float> dst) const override {
+  Status decode_shard(std::span<const std::byte> payload, kernels::RandomKey /*shared*/,
+                      float weight, std::span<float> dst) const override {
     const std::size_t norms = scale_bytes(dst.size());
     const kernels::BlockCodes codes{.scales = payload.first(norms),
                                     .codes = payload.subspan(norms),

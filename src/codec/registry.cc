@@ -30,6 +30,7 @@ constexpr std::array kCodecs = {
     Registered{Kind::kTernGrad, codec::make_terngrad},
     Registered{Kind::kNatural, codec::make_natural},
     Registered{Kind::kInt8, codec::make_int8},
+    Registered{Kind::kKashin, codec::make_kashin},
     Registered{Kind::kPowerSgd, codec::make_powersgd},
     Registered{Kind::kAcpSgd, codec::make_acpsgd},
     Registered{Kind::kTopK, codec::make_topk},

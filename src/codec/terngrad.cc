@@ -29,17 +29,17 @@ class TernGradCodec final : public DenseCodec {
   std::optional<double> contraction(const Shape& /*shape*/) const override { return std::nullopt; }
 
  private:
-  bool encode_shard(const kernels::FeedbackPass& pass, kernels::RandomKey key,
+  bool encode_shard(const kernels::FeedbackPass& pass, const ShardKeys& keys,
                     std::span<std::byte> payload) const override {
     const kernels::Spread spread = kernels::measure_spread(pass);
     const auto clip = static_cast<float>(spec().clip_sigmas * spread.sigma);
     const float scale = clip > 0.0F ? std::min(spread.peak, clip) : spread.peak;
     store_word(payload, 0, scale);
-    kernels::encode_ternary(pass, key, scale, payload.subspan(sizeof scale));
+    kernels::encode_ternary(pass, keys.own, scale, payload.subspan(sizeof scale));
     return spread.in_range;
   }
-  Status decode_shard(std::span<const std::byte> payload, float weight,
-                      std::span<float> dst) const override {
+  Status decode_shard(std::span<const std::byte> payload, kernels::RandomKey /*shared*/,
+                      float weight, std::span<float> dst) const override {
     const auto scale = load_word<float>(payload, 0);
     if (!std::isfinite(scale)) {
       return Status::error(Code::kCorruptPayload, name(), ": the scale is ", scale,

@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/feedback-inl.h"
+#include "kernels/narrow_codes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gradpress::kernels::HWY_NAMESPACE {
@@ -178,38 +179,6 @@ HWY_INLINE float block_norm(const float* g, RenewedAt x, std::size_t n,
   if (squares >= 0x1.0p-60) return static_cast<float>(std::sqrt(squares));
   LiftedSquaresPass<kFeedback> again{.guard = first.guard, .sums = {}};
   return static_cast<float>(std::sqrt(sum_block<kFeedback>(g, x, n, again)) * 0x1.0p-60);
-}
-
-/// Packs 8 codes, one per byte, to kBits each, the first lowest.
-template <unsigned kBits>
-HWY_INLINE std::uint64_t squeeze(std::uint64_t codes) {
-  if constexpr (kBits == 4) {
-    codes &= 0x0F0F0F0F0F0F0F0FU;
-    codes = (codes | (codes >> 4)) & 0x00FF00FF00FF00FFU;
-    codes = (codes | (codes >> 8)) & 0x0000FFFF0000FFFFU;
-    return (codes | (codes >> 16)) & 0xFFFFFFFFU;
-  } else {
-    static_assert(kBits == 2);
-    codes &= 0x0303030303030303U;
-    codes = (codes | (codes >> 6)) & 0x000F000F000F000FU;
-    codes = (codes | (codes >> 12)) & 0x000000FF000000FFU;
-    return (codes | (codes >> 24)) & 0xFFFFU;
-  }
-}
-
-/// The inverse of squeeze; the bytes' upper bits are zero.
-template <unsigned kBits>
-HWY_INLINE std::uint64_t spread(std::uint64_t codes) {
-  if constexpr (kBits == 4) {
-    codes = (codes | (codes << 16)) & 0x0000FFFF0000FFFFU;
-    codes = (codes | (codes << 8)) & 0x00FF00FF00FF00FFU;
-    return (codes | (codes << 4)) & 0x0F0F0F0F0F0F0F0FU;
-  } else {
-    static_assert(kBits == 2);
-    codes = (codes | (codes << 24)) & 0x000000FF000000FFU;
-    codes = (codes | (codes << 12)) & 0x000F000F000F000FU;
-    return (codes | (codes << 6)) & 0x0303030303030303U;
-  }
 }
 
 /// Writes a group's codes, one per byte in `codes`, as elements [index, index + count) of `out`.

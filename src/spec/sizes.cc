@@ -140,6 +140,17 @@ std::uint64_t int8_bytes(const Spec& spec, const Shape& shape, unsigned /*round*
   return shape.elements() + 4 * ceil_div(shape.elements(), spec.block);
 }
 
+std::uint64_t kashin_bytes(const Spec& spec, const Shape& shape, unsigned /*round*/) {
+  constexpr std::uint64_t kFrame = 1024;
+  const auto block_bytes = [&spec](std::uint64_t coefficients) {
+    return 4 + coefficients * spec.bits / 8;
+  };
+  const std::uint64_t rest = shape.elements() % kFrame;
+  const std::uint64_t last =
+      rest == 0 ? 0 : block_bytes(std::max<std::uint64_t>(16, std::bit_ceil(rest)));
+  return shape.elements() / kFrame * block_bytes(kFrame) + last;
+}
+
 std::uint64_t powersgd_bytes(const Spec& spec, const Shape& shape, unsigned round) {
   const std::uint64_t rank = effective_rank(spec, shape);
   if (rank == 0) return round == 0 ? 4 * shape.elements() : 0;

@@ -36,6 +36,7 @@ std::uint64_t qsgd_bytes(const Spec& spec, const Shape& shape, unsigned round);
 std::uint64_t terngrad_bytes(const Spec& spec, const Shape& shape, unsigned round);
 std::uint64_t natural_bytes(const Spec& spec, const Shape& shape, unsigned round);
 std::uint64_t int8_bytes(const Spec& spec, const Shape& shape, unsigned round);
+std::uint64_t kashin_bytes(const Spec& spec, const Shape& shape, unsigned round);
 std::uint64_t powersgd_bytes(const Spec& spec, const Shape& shape, unsigned round);
 std::uint64_t acpsgd_bytes(const Spec& spec, const Shape& shape, unsigned round);
 

@@ -30,6 +30,7 @@ enum class Kind : std::uint8_t {
   kTernGrad,
   kNatural,
   kInt8,
+  kKashin,
   kPowerSgd,
   kAcpSgd,
 };
@@ -71,7 +72,7 @@ struct Spec {
   double ratio = 1.0;            ///< sparsifiers: kept share of the elements
   std::uint32_t chunk = 0;       ///< chunktopk: elements of a chunk, else 0
   std::uint32_t chunk_kept = 0;  ///< chunktopk: kept elements of a whole chunk
-  unsigned bits = 8;             ///< qsgd: 2, 4 or 8
+  unsigned bits = 8;             ///< qsgd, kashin: 2, 4 or 8
   std::uint32_t block = 1024;    ///< int8, qsgd: elements per scale ("block=")
   double clip_sigmas =
       2.5;            ///< terngrad: clip beyond this many standard deviations, 0 = never ("clip=")

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/gradient.h"
@@ -312,6 +314,50 @@ TEST(Int8Contraction, IsNearlyReachedByItsWorstCase) {
   const double bound = 1.0 - *codec->contraction(Shape::flat(n));
   EXPECT_LE(lost, bound * squares(g));
   EXPECT_GE(lost, 0.99 * bound * squares(g));
+}
+
+/// E‖decode(encode(x)) − x‖² / ‖x‖² over a few steps, without feedback.
+double relative_error(const std::string& text, const std::vector<float>& x) {
+  constexpr std::uint64_t kSteps = 8;
+  const auto codec = codec_of(text);
+  const auto state = state_of(*codec, x.size(), false);
+  double error = 0.0;
+  double size = 0.0;
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    const Encoded sent = encode(*codec, *state, x, 1, step);
+    const std::vector<float> got = decode(*codec, *state, sent, x.size(), step);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      error += (double{got[i]} - x[i]) * (double{got[i]} - x[i]) / kSteps;
+      size += double{x[i]} * x[i] / kSteps;
+    }
+  }
+  return error / size;
+}
+
+TEST(Kashin, ErrsLessThanQsgdOfAsManyBits) {
+  constexpr std::size_t kElements = 1 << 16;
+  std::vector<float> spikes(kElements, 0.0F);
+  for (std::size_t i = 0; i < kElements; i += 1024) spikes[i + i / 1024] = 1.0F;
+  std::vector<float> uniform(kElements);
+  for (std::size_t i = 0; i < kElements; ++i) {
+    uniform[i] = static_cast<float>((i * 2654435761U) % 65536) / 32768.0F - 1.0F;
+  }
+  // A spike is what qsgd sends exactly: its norm is the one element.
+  const std::vector<std::pair<std::string, std::vector<float>>> inputs = {
+      {"heavy tail", test::gradient(kElements, 5)}, {"uniform", uniform}, {"a spike each", spikes}};
+  for (const auto& [name, x] : inputs) {
+    for (const std::string bits : {"2", "4", "8"}) {
+      const double qsgd = relative_error("qsgd:" + bits, x);
+      const double kashin = relative_error("kashin:" + bits, x);
+      std::printf("%-12s %s bits: qsgd %.3g, kashin %.3g\n", name.c_str(), bits.c_str(), qsgd,
+                  kashin);
+      if (name != "a spike each") {
+        EXPECT_LT(kashin, 0.5 * qsgd) << name << ", " << bits << " bits";
+      }
+      // Whatever the gradient, all coefficients are of one size.
+      EXPECT_LE(kashin, *codec_of("kashin:" + bits)->variance(Shape::flat(kElements)));
+    }
+  }
 }
 
 }  // namespace

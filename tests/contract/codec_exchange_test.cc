@@ -290,7 +290,8 @@ TEST_P(CodecExchange, ReplicasWithTheSameSeedSendTheSameBytes) {
 TEST_P(CodecExchange, RandomWordsChangeWithSeedTensorStepSiteAndShard) {
   const auto spec = *codec::parse_spec(text());
   const bool random = spec.kind == codec::Kind::kQsgd || spec.kind == codec::Kind::kTernGrad ||
-                      spec.kind == codec::Kind::kNatural || spec.kind == codec::Kind::kRandomK;
+                      spec.kind == codec::Kind::kNatural || spec.kind == codec::Kind::kKashin ||
+                      spec.kind == codec::Kind::kRandomK;
   const bool keeps_all = spec.kind == codec::Kind::kRandomK && spec.ratio == 1.0;
   if (!random || keeps_all) return;
   const auto codec = *make_codec(text());

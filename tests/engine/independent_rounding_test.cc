@@ -127,8 +127,8 @@ TEST_P(IndependentRounding, SumsOfMachinesAreRoundedIndependently) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, IndependentRounding,
-                         testing::Values("natural", "terngrad:clip=0", "qsgd:2", "qsgd:4",
-                                         "qsgd:8"),
+                         testing::Values("natural", "terngrad:clip=0", "qsgd:2", "qsgd:4", "qsgd:8",
+                                         "kashin:2", "kashin:4"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            for (char& letter : name)

@@ -97,6 +97,7 @@ TEST(SpecText, EveryTextRoundTripsThroughItsShortestForm) {
                                       "natural",
                                       "int8",
                                       "int8:block=4096",
+                                      "kashin:4",
                                       "powersgd:2",
                                       "acpsgd:1024"}) {
     const auto spec = parse_spec(text);
@@ -195,6 +196,13 @@ TEST(PayloadBytes, AreTheWireFormatsFormulasForHugeTensors) {
     EXPECT_EQ(bytes("qsgd:2"), (n + 3) / 4 + 4 * ((n + 1023) / 1024));
     EXPECT_EQ(bytes("terngrad"), (n + 3) / 4 + 4);
     EXPECT_EQ(bytes("natural"), n);
+    std::uint64_t frames = n / 1024 * (4 + 512);
+    if (n % 1024 != 0) {
+      std::uint64_t length = 16;
+      while (length < n % 1024) length *= 2;
+      frames += 4 + length / 2;
+    }
+    EXPECT_EQ(bytes("kashin:4"), frames);
     EXPECT_EQ(bytes("acpsgd:4"), 4 * n) << "a vector travels dense";
   }
 }

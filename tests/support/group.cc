@@ -227,6 +227,7 @@ std::vector<std::string> codec_texts() {
       {"qsgd", {"qsgd:2", "qsgd:4:block=16", "qsgd:8:block=64"}},
       {"terngrad", {"terngrad:clip=0"}},
       {"int8", {"int8:block=16"}},
+      {"kashin", {"kashin:2", "kashin:8"}},
       {"powersgd", {"powersgd:1", "powersgd:2"}},
       {"acpsgd", {"acpsgd:1", "acpsgd:2"}},
   };

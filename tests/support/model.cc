@@ -23,7 +23,7 @@ class ElementModel final : public Model {
       const std::vector<double> carried = follow(worker, grads[worker], step, sent[worker]);
       for (std::size_t i = 0; i < n; ++i) {
         expected.values[i] += carried[i];
-        expected.tolerance[i] += 0x1p-21 * std::fabs(carried[i]);
+        expected.tolerance[i] += 0x1p-21 * std::fabs(carried[i]) + rounding_[i];
       }
     }
     for (std::size_t i = 0; i < n; ++i) {
@@ -66,6 +66,7 @@ class ElementModel final : public Model {
       if (options_.feedback && residual[i] != 0.0) off[i] += 0x1p-24 * std::fabs(x[i]);
     }
     std::vector<double> carried;
+    rounding_.clear();
     const auto shards = static_cast<std::uint32_t>(payloads.size());
     for (std::uint32_t shard = 0; shard < shards; ++shard) {
       const ShardRange range = shard_range(n, shards, shard);
@@ -89,16 +90,19 @@ class ElementModel final : public Model {
       }
       const auto values = read_payload(options_.spec, payloads[shard], range.count, words);
       carried.insert(carried.end(), values.begin(), values.end());
+      const auto inexact = payload_rounding(options_.spec, payloads[shard], range.count);
+      rounding_.insert(rounding_.end(), inexact.begin(), inexact.end());
     }
     for (std::size_t i = 0; options_.feedback && i < n; ++i) {
       residual[i] = x[i] - carried[i];
-      off[i] += 0x1p-23 * std::fabs(carried[i]);
+      off[i] += 0x1p-23 * std::fabs(carried[i]) + rounding_[i];
       if (residual[i] != 0.0) off[i] += 0x1p-23 * std::fabs(residual[i]);
     }
     return carried;
   }
 
   Judge judge_;
+  std::vector<double> rounding_;            ///< of the last payloads' values, beside one rounding
   std::vector<std::vector<double>> means_;  ///< signum's, per worker
   std::uint64_t encodes_ = 0;
 };
@@ -126,6 +130,8 @@ Judge judge_of(Kind kind) {
       return judge_terngrad;
     case Kind::kNatural:
       return judge_natural;
+    case Kind::kKashin:
+      return judge_kashin;
     case Kind::kNone:
     case Kind::kFp16:
     case Kind::kBf16:

@@ -79,6 +79,7 @@ std::string judge_dense(const codec::Spec& spec, const Sighting& seen);
 std::string judge_signs(const codec::Spec& spec, const Sighting& seen);
 std::string judge_codes(const codec::Spec& spec, const Sighting& seen);
 std::string judge_terngrad(const codec::Spec& spec, const Sighting& seen);
+std::string judge_kashin(const codec::Spec& spec, const Sighting& seen);
 std::string judge_natural(const codec::Spec& spec, const Sighting& seen);
 std::string judge_selection(const codec::Spec& spec, const Sighting& seen);
 std::string judge_randomk(const codec::Spec& spec, const Sighting& seen);

@@ -79,7 +79,7 @@ std::uint32_t source_of(std::uint64_t workers) {
 
 bool rounds_at_random(codec::Kind kind) {
   return kind == codec::Kind::kNatural || kind == codec::Kind::kQsgd ||
-         kind == codec::Kind::kTernGrad;
+         kind == codec::Kind::kTernGrad || kind == codec::Kind::kKashin;
 }
 
 }  // namespace

@@ -268,6 +268,8 @@ std::vector<double> read_payload(const codec::Spec& spec, std::span<const std::b
     case Kind::kTernGrad:
       each([&](std::uint64_t i) { return ternary(bytes, n, i); });
       break;
+    case Kind::kKashin:
+      return read_kashin(spec, bytes, n, words);
     case Kind::kNatural:
       each([&](std::uint64_t i) { return natural(bytes[i]); });
       break;

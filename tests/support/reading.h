@@ -62,9 +62,17 @@ std::vector<Entry> read_values(codec::ValueCode code, std::span<const std::byte>
 int read_code(const codec::Spec& spec, std::span<const std::byte> bytes, std::uint64_t n,
               std::uint64_t i);
 
+/// kashin's payload: through the inverse of its frame.
+std::vector<double> read_kashin(const codec::Spec& spec, std::span<const std::byte> bytes,
+                                std::uint64_t n, const Words& words);
+
 /// What a shard's payload stands for, element by element. Requires: a payload that an encode made;
 /// not a low-rank codec's factor.
 std::vector<double> read_payload(const codec::Spec& spec, std::span<const std::byte> bytes,
                                  std::uint64_t n, const Words& words);
+
+/// How far a decoder in single precision may be from each of those, beyond one rounding of it.
+std::vector<double> payload_rounding(const codec::Spec& spec, std::span<const std::byte> bytes,
+                                     std::uint64_t n);
 
 }  // namespace gradpress::test
