@@ -6,4 +6,4 @@ set(GRADPRESS_FUZZED_CODECS
   chunktopk:4/16 chunktopk:1/16:index=rice:value=2bit
   randomk:0.3:value=fp16 randomk:0.3:value=2bit
   qsgd:2 qsgd:4:block=16 qsgd:8 terngrad natural int8 int8:block=16 kashin:2 kashin:4 kashin:8
-  powersgd:2 acpsgd:2)
+  powersgd:2 powersgd:2:rate=2 acpsgd:2)

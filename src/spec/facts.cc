@@ -32,6 +32,7 @@ constexpr std::array kTopKKeys = {kIndexKey, kValueKey};
 constexpr std::array kRandomKKeys = {GRADPRESS_KEY("unbiased", 0, 1, true, unbiased), kValueKey};
 constexpr std::array kDgcKeys = {GRADPRESS_KEY("sample", 0.0001, 1, false, sample), kIndexKey,
                                  kValueKey};
+constexpr std::array kPowerSgdKeys = {GRADPRESS_KEY("rate", 0, 1000000, false, least_rate)};
 constexpr std::array kRedSyncQKeys = {
     GRADPRESS_KEY("exact", 0, kMost, true, redsync.exact_max),
     GRADPRESS_KEY("trimmed", 0, kMost, true, redsync.trimmed_max),
@@ -266,7 +267,8 @@ constexpr std::array kTable = {
           .name = "powersgd",
           .family = Family::kLowRank,
           .value = Value::kRank,
-          .usage = "powersgd:RANK",
+          .keys = kPowerSgdKeys,
+          .usage = "powersgd:RANK[:rate=LEAST]",
           .example = "powersgd:4",
           .about = "two thin factors a step, by warm power iteration",
           .draws = Draws::kShared,

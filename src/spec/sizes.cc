@@ -39,7 +39,12 @@ std::uint64_t kept_elements(const Spec& spec, std::uint64_t elements) {
 
 std::uint64_t effective_rank(const Spec& spec, const Shape& shape) {
   if (!shape.is_matrix()) return 0;
-  return std::min<std::uint64_t>({spec.rank, shape.rows(), shape.cols()});
+  const std::uint64_t rank = std::min<std::uint64_t>({spec.rank, shape.rows(), shape.cols()});
+  // As PyTorch's hook compares: both factors together against the matrix.
+  const double factors = static_cast<double>(rank) *
+                         (static_cast<double>(shape.rows()) + static_cast<double>(shape.cols()));
+  const bool pays = factors * spec.least_rate < static_cast<double>(shape.elements());
+  return spec.least_rate == 0.0 || pays ? rank : 0;
 }
 
 std::uint64_t raw_bytes(const Spec& /*spec*/, const Shape& shape, unsigned /*round*/) {

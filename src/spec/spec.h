@@ -77,7 +77,8 @@ struct Spec {
   double clip_sigmas =
       2.5;            ///< terngrad: clip beyond this many standard deviations, 0 = never ("clip=")
   unsigned rank = 0;  ///< low-rank codecs
-  double momentum = 0.9;  ///< signum: what stays of the mean gradient in each step
+  double least_rate = 0.0;  ///< powersgd: matrices that shrink by less travel dense ("rate=")
+  double momentum = 0.9;    ///< signum: what stays of the mean gradient in each step
   /// randomk: values times the width of their stratum, and no residual ("unbiased=1")
   bool unbiased = false;
   double sample = 0.01;  ///< dgc: share of the elements sampled for the threshold ("sample=")
@@ -126,7 +127,8 @@ std::uint64_t step_bytes(const Spec& spec, const Shape& shape);
 /// each other. Below payload_bytes for Rice-coded indices and for redsync's search.
 double expected_bytes(const Spec& spec, const Shape& shape, unsigned round = 0);
 
-/// min(rank, rows, cols); 0 for tensors a low-rank codec sends dense.
+/// min(rank, rows, cols); 0 for tensors a low-rank codec sends dense: vectors, and matrices that it
+/// shrinks by less than `least_rate`.
 std::uint64_t effective_rank(const Spec& spec, const Shape& shape);
 
 }  // namespace gradpress::codec

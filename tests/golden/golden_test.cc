@@ -126,7 +126,7 @@ TEST_P(Golden, RecordedBytesAreWhatTheWireFormatSays) {
                                    .seed = 7,
                                    .tensor = 3,
                                    .feedback = codec->traits().needs_feedback});
-    const bool dense = !c.shape.is_matrix();
+    const bool dense = codec::effective_rank(*codec::parse_spec(GetParam()), c.shape) == 0;
     for (std::uint64_t step = 0; step < kSteps; ++step) {
       Payloads payloads(c.shards);
       for (unsigned round = 0; round < codec->traits().rounds; ++round) {
@@ -158,9 +158,11 @@ TEST(GoldenByHand, SmallPayloadsAreAsWorkedOutOnPaper) {
       {"none", x, "0000803f000000c000004040000080c0"},
       {"fp16", x, "003c00c0004200c4"},
       {"bf16", x, "803f00c0404080c0"},
-      // Bits 1 and 3 are negative: 0b1010. The minus of −0 counts, the plus of 0 does not.
+      // Bits 1 and 3 are negative: 0b1010.
       {"sign", x, "0a000000"},
-      {"sign", {1.0F, -2.0F, 0.0F, -0.0F, 3.0F}, "0a000000"},
+      // Zeros of either sign vote by their words' lowest bits: ac29b99e and c7728972 have 0.
+      {"sign", {1.0F, -2.0F, 0.0F, -0.0F, 3.0F}, "02000000"},
+      {"signum:0.9", x, "0a000000"},
       // mean|x| = 2.5 = 40200000.
       {"efsign", x, "000020400a000000"},
       // Means 2 = 40000000 and −3 = c0400000.
@@ -192,6 +194,11 @@ TEST(GoldenByHand, SmallPayloadsAreAsWorkedOutOnPaper) {
       {"qsgd:8", {-2.0F}, "0000004081"},
       {"qsgd:4", {-2.0F}, "0000004009"},
       {"qsgd:2", {2.0F}, "0000004001"},
+      // One element's coefficients are all itself (its word 53106dea keeps the sign): the highest
+      // or
+      // the lowest level, 16 times.
+      {"kashin:4", {2.0F}, "00000040ffffffffffffffff"},
+      {"kashin:2", {-2.0F}, "0000004000000000"},
       // Every stratum is one element wide.
       {"randomk:1", x, "0000803f000000c000004040000080c0"},
       // A vector travels dense.

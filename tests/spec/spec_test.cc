@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"topk: 0.1", "\" 0.1\""}, Refused{"topk", "topk:0.01"},
         Refused{"topk:", "got \"\""}, Refused{"topk:0.1:0.2", "second value"},
         Refused{"topk:0.1:", "second value"}, Refused{"topk:0.1:rank=2", "no parameter \"rank\""},
-        Refused{"topk:0.1:rank=2", "it has index, value"}, Refused{"powersgd:2:a=1", "it has none"},
+        Refused{"topk:0.1:rank=2", "it has index, value"}, Refused{"powersgd:2:a=1", "it has rate"},
         Refused{"chunktopk:64", "64/4096"}, Refused{"chunktopk", "chunktopk:64/4096"},
         Refused{"chunktopk:64/8192", "from 16 to 4096"},
         Refused{"chunktopk:65/64", "got \"65/64\""}, Refused{"chunktopk:0/64", "kept elements"},
@@ -99,6 +99,7 @@ TEST(SpecText, EveryTextRoundTripsThroughItsShortestForm) {
                                       "int8:block=4096",
                                       "kashin:4",
                                       "powersgd:2",
+                                      "powersgd:4:rate=2",
                                       "acpsgd:1024"}) {
     const auto spec = parse_spec(text);
     ASSERT_TRUE(spec.has_value()) << text << ": " << spec.error().to_string();
@@ -230,6 +231,11 @@ TEST(PayloadBytes, OfLowRankCodecsAreTheFactors) {
   EXPECT_EQ(effective_rank(acp, {1000}), 0U);
   EXPECT_EQ(effective_rank(acp, {}), 0U);
   EXPECT_EQ(payload_bytes(power, {10}, 0), 40U);
+  // (64 + 147) · 4 · 11 is less than 64 · 147, times 12 it is more.
+  EXPECT_EQ(effective_rank(*parse_spec("powersgd:4:rate=11"), kernel), 4U);
+  EXPECT_EQ(effective_rank(*parse_spec("powersgd:4:rate=12"), kernel), 0U);
+  EXPECT_EQ(payload_bytes(*parse_spec("powersgd:4:rate=12"), kernel, 0), 4U * 64 * 147);
+  EXPECT_EQ(payload_bytes(*parse_spec("powersgd:4:rate=12"), kernel, 1), 0U);
   EXPECT_EQ(payload_bytes(power, {10}, 1), 0U) << "a vector has no second round";
   EXPECT_EQ(payload_bytes(acp, {10}, 1), 40U);
   EXPECT_EQ(payload_bytes(acp, {0, 5}, 0), 0U);

@@ -228,7 +228,7 @@ std::vector<std::string> codec_texts() {
       {"terngrad", {"terngrad:clip=0"}},
       {"int8", {"int8:block=16"}},
       {"kashin", {"kashin:2", "kashin:8"}},
-      {"powersgd", {"powersgd:1", "powersgd:2"}},
+      {"powersgd", {"powersgd:1", "powersgd:2", "powersgd:2:rate=4"}},
       {"acpsgd", {"acpsgd:1", "acpsgd:2"}},
   };
   std::vector<std::string> texts;
