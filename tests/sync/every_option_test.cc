@@ -83,9 +83,10 @@ TEST_P(EveryOption, AgreesOnEverySizeWithASparsifier) {
 
 TEST_P(EveryOption, AgreesOnEverySizeWithPayloadsOfUnknownLength) {
   const auto options = paths(false);
-  expect_textbook(cases({.options = options,
-                         .codecs = {"redsync:0.2:exact=0:trimmed=0:reuse=1:probes=4"},
-                         .shapes = shapes()}));
+  expect_textbook(
+      cases({.options = options,
+             .codecs = {"redsync:0.2:exact=0:trimmed=0:reuse=1:probes=4", "topk:0.2:index=rice"},
+             .shapes = shapes()}));
 }
 
 TEST_P(EveryOption, AgreesOnEverySizeWithVotes) {
