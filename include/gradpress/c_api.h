@@ -347,15 +347,17 @@ GRADPRESS_C_API gradpress_code gradpress_codec_load_residual(gradpress_codec* co
                                                              const float* residual,
                                                              uint64_t elements,
                                                              gradpress_text** error);
-/* All codecs, as JSON: [{"name": "topk", "usage": "topk:RATIO", "example": "topk:0.01", "about": "…",
- * "value": "ratio", "keys": [{"name": "value", "words": ["fp32", …]}, {"name": "sample", "least":
- * 0.0001, "most": 1, "whole": false}, …], and of the example what gradpress_codec_facts says}, …]. */
+/* All codecs, as JSON: [{"name": "topk", "usage": "topk:RATIO", "example": "topk:0.01", "about":
+ * "…", "value": "ratio", "keys": [{"name": "value", "words": ["fp32", …]}, {"name": "sample",
+ * "least": 0.0001, "most": 1, "whole": false}, …], and of the example what gradpress_codec_facts
+ * says}, …]. */
 GRADPRESS_C_API gradpress_code gradpress_codec_list(gradpress_text** list, gradpress_text** error);
 /* What a codec's text says and what is true of that codec, as JSON: {"name": "topk", "text":
- * "topk:0.01", the shortest, "family": "raw" | "cast" | "sign" | "quantizer" | "sparse" | "low-rank",
- * "value": 0.01 or null, "keys": {"value": "fp16"}, those that differ from their defaults,
- * "reducible", "payload_type", "fixed_size", "combine", "rounds", "cycle": kinds of steps that take
- * turns, "draws": "none" | "any" | "shared", "feedback": "needed" | "possible" | "none"}. */
+ * "topk:0.01", the shortest, "family": "raw" | "cast" | "sign" | "quantizer" | "sparse" |
+ * "low-rank", "value": 0.01 or null, "keys": {"value": "fp16"}, those that differ from their
+ * defaults, "reducible", "payload_type", "fixed_size", "combine", "rounds", "cycle": kinds of steps
+ * that take turns, "draws": "none" | "any" | "shared", "feedback": "needed" | "possible" | "none"}.
+ */
 GRADPRESS_C_API gradpress_code gradpress_codec_facts(const char* codec, gradpress_text** facts,
                                                      gradpress_text** error);
 /* The bytes that a tensor's payloads take in a step, all rounds together; the mean where kinds of
