@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -48,9 +49,13 @@ class VoteState final : public MomentumState {
     if (kernels::first_out_of_range(residual, kGradientLimit) != kernels::kAllInRange) {
       return non_finite("residual", residual);
     }
+    commit();
     return {};
   }
-  void scale(float factor) override { kernels::scale(mean_.span(), factor); }
+  void scale(float factor) override {
+    commit();
+    kernels::scale(mean_.span(), factor);
+  }
   double norm() const override { return 0.0; }
 
   std::vector<std::byte> save_extras() const override {
@@ -80,12 +85,13 @@ class VoteState final : public MomentumState {
     if (kernels::first_out_of_range(momentum, kGradientLimit) != kernels::kAllInRange) {
       return non_finite("votes", momentum);
     }
+    commit();
     std::ranges::copy(momentum, mean_.span().begin());
     return {};
   }
-  void rewind(std::span<const float> grad, std::span<float> fed) override {
-    std::ranges::copy(before_.span(), mean_.span().begin());
-    std::ranges::copy(grad, fed.begin());
+  void commit() override { is_kept_ = false; }
+  void rewind() override {
+    if (std::exchange(is_kept_, false)) std::swap(mean_, before_);
   }
 
   const StateOptions& options() const { return options_; }
@@ -93,6 +99,7 @@ class VoteState final : public MomentumState {
   std::span<const float> take(std::span<const float> grad, double momentum) {
     if (mean_.empty()) return grad;
     std::ranges::copy(mean_.span(), before_.span().begin());
+    is_kept_ = true;
     kernels::update_momentum(grad, mean_.span(),
                              {.momentum = static_cast<float>(momentum),
                               .grad_scale = static_cast<float>(1.0 - momentum)},
@@ -104,6 +111,7 @@ class VoteState final : public MomentumState {
   StateOptions options_;
   Buffer<float> mean_;    // empty: no momentum
   Buffer<float> before_;  // the last encode, so that it can be taken back to the bit
+  bool is_kept_ = false;  ///< since commit()
 };
 
 /// signSGD with majority vote: every worker sends its signs, the result is the sign of their sum.

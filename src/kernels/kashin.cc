@@ -184,13 +184,13 @@ struct LoadPass {
   float* v;
   std::size_t index;  ///< of the block's first element in the shard
 
-  HWY_INLINE void group(const float* g, float* x, std::size_t at, std::size_t /*count*/) {
+  HWY_INLINE void group(const float* g, RenewedAt x, std::size_t at, std::size_t /*count*/) {
     VU words[kParts];
     signs.words(index + at, words);
     for (std::size_t p = 0; p < kParts; ++p) {
       const std::size_t lane = p * kLanes;
-      const VF value = load_x<kFeedback>(guard, g + lane, kFeedback ? x + lane : nullptr);
-      if constexpr (kFeedback) hn::StoreU(value, DF(), x + lane);
+      const VF value = load_x<kFeedback>(guard, g + lane, kFeedback ? x.from + lane : nullptr);
+      if constexpr (kFeedback) hn::StoreU(value, DF(), x.to + lane);
       hn::Store(with_sign(value, words[p]), DF(), v + at + lane);
     }
   }
@@ -233,10 +233,11 @@ HWY_INLINE bool encode_all(const FeedbackPass& from, const FrameKeys& keys, std:
   for (std::size_t begin = 0; begin < n; begin += kFrameElems) {
     const std::size_t count = std::min(kFrameElems, n - begin);
     const std::size_t length = frame_length(count);
-    float* const x = kFeedback ? from.kept() + begin : nullptr;
+    RenewedAt x = from.kept(begin);
+    x.past_caches = false;  // the way back reads it
     std::fill(v + count / kGroup * kGroup, v + length, 0.0F);
     load.index = begin;
-    each_group<kFeedback>(from.g.data() + begin, x, count, load);
+    each_group<kFeedback, kFeedback>(from.g.data() + begin, x, count, load);
     transform(v, length);
     const float peak = largest(v, length);
     const float sent = peak >= kLeastPeak ? peak : 0.0F;
@@ -251,7 +252,7 @@ HWY_INLINE bool encode_all(const FeedbackPass& from, const FrameKeys& keys, std:
         dequantise<kBits>(out, sent, v, length);
         transform(v, length);
         AddPass back{signs, v, begin, hn::Set(DF(), -1.0F / static_cast<float>(length))};
-        each_group_of(x, count, back);
+        each_group_of(x.to, count, back);
       }
     }
     out += bytes;
@@ -284,7 +285,7 @@ HWY_INLINE bool add_all(const std::uint8_t* in, RandomKey frame, float weight,
 
 bool encode_frames_kernel(const FeedbackPass& from, const FrameKeys& keys, unsigned bits,
                           std::uint8_t* out) {
-  const bool feedback = from.kept() != nullptr;
+  const bool feedback = from.has_feedback();
   if (bits == 2) {
     return feedback ? encode_all<2, true>(from, keys, out) : encode_all<2, false>(from, keys, out);
   }
