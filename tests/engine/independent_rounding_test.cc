@@ -97,7 +97,7 @@ TEST_P(IndependentRounding, ErrorOfTheMeanFallsWithTheWorkers) {
        {"Comp@device > allgather@flat > Decomp@device",
         "Comp@device > alltoall@flat > allgather@flat > Decomp@device",
         "Comp@device > gather@flat > broadcast@flat > Decomp@device",
-        "Comp@device > allgather@intra1 > allgather@inter > Decomp@device",
+        "Comp@device > alltoall@intra1 > allgather@inter > allgather@intra2 > Decomp@device",
         "Comp@device > gather@intra1 > allgather@inter > broadcast@intra2 > Decomp@device",
         "Comp@device > alltoall@intra1 > alltoall@inter > allgather@inter > allgather@intra2 > "
         "Decomp@device"}) {
