@@ -60,8 +60,8 @@ Status check_rate_correction(const Settings& settings) {
 }  // namespace
 
 bool is_sparsifier(const std::string& codec) {
-  const codec::Facts* const facts = codec::facts_of_text(codec);
-  return facts != nullptr && facts->is_sparse();
+  const auto spec = codec::parse_spec(codec);
+  return spec && codec::facts_of(*spec).is_sparse() && codec::traits_of(*spec).supports_feedback;
 }
 
 Status check(const Settings& settings) {
