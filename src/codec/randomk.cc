@@ -70,8 +70,8 @@ class RandomKCodec final : public Sparsifier {
   /// that many of 2³² random words, rounded down, point at it.
   std::optional<double> contraction(const Shape& shape) const override {
     const std::uint64_t widest = widest_stratum(shape.elements());
-    if (widest <= 1) return 1.0;
-    if (spec_.unbiased) return std::nullopt;
+    if (widest == 0) return 1.0;
+    if (spec_.unbiased) return widest == 1 ? std::optional(1.0) : std::nullopt;
     const std::uint64_t least_words = (std::uint64_t{1} << 32) / widest;
     const double sent = static_cast<double>(least_words) * 0x1.0p-32;
     switch (spec_.value) {

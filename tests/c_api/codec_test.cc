@@ -176,7 +176,7 @@ TEST(CCodecs, RefuseWhatDoesNotFit) {
   EXPECT_REFUSED(call(gradpress_codec_make, "none", dims.data(), dims.size(), "{}", &none), "9");
   EXPECT_REFUSED(
       call(gradpress_codec_make, "none", dims.data(), std::size_t{1}, R"({"sed": 1})", &none),
-      "options: sed: unknown; known are seed, tensor, site, first_shard, feedback");
+      "options: sed: unknown; known are seed, tensor, site, first_shard, source, feedback");
 }
 
 }  // namespace
