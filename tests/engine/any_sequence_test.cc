@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "spec/spec.h"
 #include "comm/local/local.h"
 #include "engine_workers.h"
 #include "plan/fit.h"
 #include "plan/tree.h"
+#include "spec/spec.h"
 #include "support/group.h"
 
 namespace gradpress {
