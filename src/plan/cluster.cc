@@ -209,6 +209,7 @@ std::vector<RankedCurve> Cluster::costs_by_rank(codec::Kind kind, Place place) c
     found[spec->rank] = &*curve;
   }
   std::vector<RankedCurve> by_rank;
+  by_rank.reserve(found.size());
   for (const auto& [rank, curve] : found) by_rank.push_back({rank, curve});
   return by_rank;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "spec/facts.h"
 
@@ -179,18 +180,24 @@ std::vector<std::string> extrapolated_costs(const Cluster& cluster,
       for (const RankedCurve& known : by_rank) {
         ranks.append(ranks.empty() ? "" : ", ").append(std::to_string(known.rank));
       }
-      sentences.push_back(text + ": cluster " + cluster.name + " has costs at rank " + ranks +
-                          "; those at rank " + std::to_string(most) +
-                          " are extrapolated. Measure them: gradpress profile --codecs " + text);
+      sentences.emplace_back(text)
+          .append(": cluster ")
+          .append(cluster.name)
+          .append(" has costs at rank ")
+          .append(ranks)
+          .append("; those at rank ")
+          .append(std::to_string(most))
+          .append(" are extrapolated. Measure them: gradpress profile --codecs ")
+          .append(text);
       break;
     }
   }
   return sentences;
 }
 
-TensorCosts::TensorCosts(const CommCosts& comm, const CodecCurves& curves, const codec::Spec* spec,
+TensorCosts::TensorCosts(const CommCosts& comm, CodecCurves curves, const codec::Spec* spec,
                          const Shape& shape, unsigned round)
-    : comm_(comm), spec_(spec), curves_(curves), shape_(shape), round_(round) {
+    : comm_(comm), spec_(spec), curves_(std::move(curves)), shape_(shape), round_(round) {
   if (spec != nullptr) low_rank_ = codec::facts_of(*spec).is_low_rank();
   sizes_.reserve(32);
   add_size(shape.elements(), 1);

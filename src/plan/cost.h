@@ -80,7 +80,7 @@ std::vector<std::string> extrapolated_costs(const Cluster& cluster,
 class TensorCosts {
  public:
   /// `spec` may be null: raw options only. `round` is acpsgd's step of two.
-  TensorCosts(const CommCosts& comm, const CodecCurves& curves, const codec::Spec* spec,
+  TensorCosts(const CommCosts& comm, CodecCurves curves, const codec::Spec* spec,
               const Shape& shape, unsigned round = 0);
 
   /// What a worker holds between two actions.

@@ -91,6 +91,9 @@ double error_of_all(const std::string& codec, const std::string& option,
 class IndependentRounding : public testing::TestWithParam<const char*> {};
 
 TEST_P(IndependentRounding, ErrorOfTheMeanFallsWithTheWorkers) {
+  const char* const longest =
+      "Comp@device > alltoall@intra1 > alltoall@inter > allgather@inter > allgather@intra2 > "
+      "Decomp@device";
   const std::string codec = GetParam();
   const double one = error_of_one(codec);
   for (const char* const option :
@@ -99,8 +102,7 @@ TEST_P(IndependentRounding, ErrorOfTheMeanFallsWithTheWorkers) {
         "Comp@device > gather@flat > broadcast@flat > Decomp@device",
         "Comp@device > alltoall@intra1 > allgather@inter > allgather@intra2 > Decomp@device",
         "Comp@device > gather@intra1 > allgather@inter > broadcast@intra2 > Decomp@device",
-        "Comp@device > alltoall@intra1 > alltoall@inter > allgather@inter > allgather@intra2 > "
-        "Decomp@device"}) {
+        longest}) {
     for (const comm::Topology topology : {comm::Topology{.machines = 1, .workers_per_machine = 2},
                                           {.machines = 2, .workers_per_machine = 2},
                                           {.machines = 2, .workers_per_machine = 4}}) {

@@ -66,6 +66,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"redsync:reuse=3", "needs a value"}, Refused{"redsync:0.1:=3", "no parameter"}));
 
 TEST(SpecText, EveryTextRoundTripsThroughItsShortestForm) {
+  const char* const every_key_of_redsync =
+      "redsync:0.001:exact=0:trimmed=7:trim=0.9:trim-step=0.1:low=0.8:high=1.2:cut=1:probes=4:"
+      "reuse=20";
   for (const std::string_view text : {"none",
                                       "fp16",
                                       "bf16",
@@ -86,8 +89,7 @@ TEST(SpecText, EveryTextRoundTripsThroughItsShortestForm) {
                                       "dgc:0.001",
                                       "dgc:0.001:sample=0.5",
                                       "redsync:0.001",
-                                      "redsync:0.001:exact=0:trimmed=7:trim=0.9:trim-step=0.1:low="
-                                      "0.8:high=1.2:cut=1:probes=4:reuse=20",
+                                      every_key_of_redsync,
                                       "redsync-q:0.02",
                                       "qsgd:2",
                                       "qsgd:4",
